@@ -166,6 +166,7 @@ class ErrorKind(StrEnum):
     SECRET_UNREADABLE = "secret-unreadable"  # noqa: S105 - a code
     AUDIT_TAMPERED = "audit-tampered"
     INVALID_REQUEST = "invalid-request"
+    AMBIGUOUS_VERSION = "ambiguous-version"
 
 
 class IcefloeError(Exception):

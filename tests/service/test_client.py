@@ -619,6 +619,37 @@ def test_commands_cut_a_bucket_off_prove_it_and_print_credentials(
     assert "main is proven" in run("resume", "lab", "main")
 
 
+def test_commands_about_versions_take_names_of_the_service(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.share_everything()
+    make_cube(here)
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["bob"])
+
+    def run(*arguments: str) -> Any:
+        result = CliRunner().invoke(app, [*arguments, "--json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    name = "lab/sst"
+    run("config", "add", "mine", name)
+    head = run("log", "mine")["versions"][0]["id"]
+    assert run("tag", "create", "mine", "v1")["snapshot_id"] == head
+    assert run("branch", "create", name, "new", head[:8])["snapshot_id"] == head
+    assert run("tree", name, "v1")["nodes"]
+    before = run("container", "list", name)
+    run("config", "set", "mine", "compression.level=9")
+    assert run("status", "mine")["settings"] == {"compression.level": 9}
+    assert run("container", "list", name) == before
+    repository = here.client("bob").get_repo(name)
+    assert repository.lookup_tag("v1") == head
+    assert repository.lookup_branch("new") == head
+    refused = CliRunner().invoke(app, ["create", name])
+    assert refused.exit_code == 5
+    assert "icefloe repo create" in " ".join(refused.stderr.split())
+
+
 def test_a_token_of_a_job_opens_one_repository(here: World) -> None:
     ada = here.client("ada")
     for name in ("sst", "wind"):

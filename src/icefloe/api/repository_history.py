@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
 from icefloe.errors import ErrorKind
@@ -66,6 +66,30 @@ class RepositoryHistory:
         return str(await self._context.ledger.branch_tip(_checked_name(branch)))
 
     lookup_branch = blocking(lookup_branch_async)
+
+    async def branch_versions_async(self) -> dict[str, SnapshotInfo]:
+        """Return the newest version of each branch, by the names of the branches.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.branch_versions()["main"].message
+        'Repository initialized'
+        """
+        return await self._versions("branches")
+
+    branch_versions = blocking(branch_versions_async)
+
+    async def tag_versions_async(self) -> dict[str, SnapshotInfo]:
+        """Return the version that each tag names, by the names of the tags."""
+        return await self._versions("tags")
+
+    tag_versions = blocking(tag_versions_async)
+
+    async def _versions(self, refs: Literal["branches", "tags"]) -> dict[str, SnapshotInfo]:
+        from icefloe.repo.snapshot_info import SnapshotInfo
+
+        entries = await history.named_versions(self._context, refs)
+        return {name: SnapshotInfo.of(entry) for name, entry in entries.items()}
 
     async def reset_branch_async(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -186,10 +210,12 @@ class RepositoryHistory:
         tag: str | None = None,
         snapshot_id: str | None = None,
         plain: bool = False,
+        most: int | None = None,
     ) -> AncestryGraph:
         """Draw the history of a version, or of all branches and tags.
 
-        Print the result to see it as text, with colours unless `plain`.
+        Print the result to see it as text, with colours unless `plain`. With `most`, only the
+        newest versions are drawn.
         """
         from icefloe.api.graph import AncestryGraph
 
@@ -198,7 +224,7 @@ class RepositoryHistory:
             start = await history.resolve(
                 self._context, branch=branch, tag=tag, snapshot_id=snapshot_id
             )
-        return AncestryGraph(await commit_graph(self._context.ledger, start), plain)
+        return AncestryGraph(await commit_graph(self._context.ledger, start, most), plain)
 
     ancestry_graph = blocking(ancestry_graph_async)
 
@@ -222,6 +248,22 @@ class RepositoryHistory:
         return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
 
     lookup_snapshot = blocking(lookup_snapshot_async)
+
+    async def find_snapshots_async(self, prefix: str) -> list[SnapshotInfo]:
+        """List the snapshots whose ids begin with some characters, at least 4.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> [version.id for version in repository.find_snapshots("1cec")]
+        ['1CECHNKREP0F1RSTCMT0']
+        """
+        from icefloe.repo.snapshot_info import SnapshotInfo
+
+        return [
+            SnapshotInfo.of(entry) for entry in await history.find_snapshots(self._context, prefix)
+        ]
+
+    find_snapshots = blocking(find_snapshots_async)
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """List the manifests that a snapshot uses."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.repo.context import RepoContext
-from icefloe.repo.history import parse_snapshot
+from icefloe.repo.history import parse_snapshot, resolve
 from icefloe.storage import Storage
 from icefloe.values.model import Progress
 from icefloe.values.times import to_microseconds
@@ -523,8 +524,16 @@ class RepositoryMaintenance:
 
     suggest_manifests = blocking(suggest_manifests_async)
 
-    async def manifest_layout_async(self, branch: str = "main") -> list[ManifestContents]:
-        """List the manifests of a branch with the arrays that have references in them.
+    async def manifest_layout_async(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> list[ManifestContents]:
+        """List the manifests of a version with the arrays that have references in them.
+
+        Without a version, that is the newest one of `main`.
 
         >>> import icefloe, zarr
         >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -536,8 +545,10 @@ class RepositoryMaintenance:
         """
         from icefloe.maintenance.layout.survey import manifest_layout
 
-        tip = await self._context.ledger.branch_tip(branch)
-        return await manifest_layout(self._context, await self._context.assets.load_snapshot(tip))
+        if branch is tag is snapshot_id is None:
+            branch = MAIN_BRANCH
+        found = await resolve(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)
+        return await manifest_layout(self._context, await self._context.assets.load_snapshot(found))
 
     manifest_layout = blocking(manifest_layout_async)
 

@@ -91,9 +91,13 @@ def logins_path(environment: Mapping[str, str] = os.environ) -> Path:
     >>> print(logins_path({"XDG_CONFIG_HOME": "/home/ada/.config"}))
     /home/ada/.config/icefloe/logins.toml
     """
+    return user_folder(environment) / "logins.toml"
+
+
+def user_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this person's settings; it may not exist."""
     home = environment.get("XDG_CONFIG_HOME")
-    folder = Path(home) if home else Path.home() / ".config"
-    return folder / "icefloe" / "logins.toml"
+    return (Path(home) if home else Path.home() / ".config") / "icefloe"
 
 
 def read_logins(path: Path) -> Logins:
@@ -133,11 +137,16 @@ def _login(entry: Mapping[str, Any]) -> Login:
 
 def write_logins(path: Path, logins: Logins) -> None:
     """Replace the file of logins at once; nobody else can read it."""
+    write_private(path, _as_toml(logins))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in the folder of this person's settings at once; nobody else can read it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, name = tempfile.mkstemp(prefix=".logins-", dir=path.parent)  # with mode 0600
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)  # with mode 0600
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(_as_toml(logins))
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)

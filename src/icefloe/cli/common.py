@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 RepositoryArgument = Annotated[
     str,
     typer.Argument(
-        help="The repository: a path, s3://, gs://, az://, https://…, or org/name or"
-        " icefloe://host/org/name of a service."
+        help="The repository: a path, s3://, gs://, az://, https://…, a name of `icefloe config"
+        " add`, or org/name or icefloe://host/org/name of a service."
     ),
 ]
 AnonymousOption = Annotated[
@@ -60,7 +61,19 @@ LookAtBranchOption = Annotated[
     str | None, typer.Option("--branch", help="Read this branch. [default: main]")
 ]
 LookAtTagOption = Annotated[str | None, typer.Option("--tag", help="… or this tag.")]
-LookAtSnapshotOption = Annotated[str | None, typer.Option("--snapshot", help="… or this snapshot.")]
+LookAtSnapshotOption = Annotated[
+    str | None,
+    typer.Option("--snapshot", help="… or this snapshot, by its id or the first characters of it."),
+]
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        help="The version of the branch that was the newest then: a date or time such as"
+        " 2026-01-31, or a period before now such as 30d.",
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DestinationArgument = Annotated[
     str, typer.Argument(help="An empty destination: a path, s3://, gs://, az://…")
 ]
@@ -122,11 +135,13 @@ class Place(Record):
 def place_of(text: str, *, anonymous: bool = False, writes: bool = False) -> Place:
     """Return where the repository is that a command names.
 
-    `org/name` is a repository of the service of the last login, unless there is such a folder.
+    `org/name` is a repository of the service of the last login, unless there is such a folder. A
+    word without a slash may be a saved name.
     """
     from icefloe.storage import storage_from_url
 
-    if not _is_of_service(text):
+    text = address_of(text)
+    if not is_of_service(text):
         return Place(storage_from_url(text, anonymous=anonymous))
     if anonymous:
         raise typer.BadParameter("a service vends credentials: leave out --anonymous")
@@ -136,7 +151,45 @@ def place_of(text: str, *, anonymous: bool = False, writes: bool = False) -> Pla
     return Place(opened.storage, opened.config, opened.access)
 
 
-def _is_of_service(text: str) -> bool:
+def address_of(text: str) -> str:
+    """Return the path or URL that a saved name stands for; a text that is none, as it is.
+
+    The profile of a name counts from now on, unless the environment chooses another one.
+    """
+    if "/" in text:
+        return text
+    from icefloe.catalog.names import find_name
+
+    saved = find_name(text)
+    if saved is None:
+        return text
+    if Path(text).exists():
+        raise InvalidInputError(
+            f"{text!r} is a saved name, for {saved.url}, and also a folder or file: write ./{text}"
+            f" for that one, or remove the name with `icefloe config remove {text}`",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    if saved.profile is not None:
+        os.environ.setdefault("AWS_PROFILE", saved.profile)
+    return saved.url
+
+
+def storage_of_destination(text: str) -> Storage:
+    """Return the storage that a command writes a copy to."""
+    from icefloe.catalog.handles import is_service_url
+    from icefloe.storage import storage_from_url
+
+    address = address_of(text)
+    if is_service_url(address):
+        raise typer.BadParameter(
+            f"{text} is a repository of a service: give a path or the URL of a storage",
+            param_hint="DESTINATION",
+        )
+    return storage_from_url(address)
+
+
+def is_of_service(text: str) -> bool:
+    """Return whether a text names a repository of a service."""
     from icefloe.catalog.handles import is_repository_name, is_service_url
 
     if is_service_url(text):
@@ -160,10 +213,26 @@ def open_repository(
     return place_of(url, anonymous=anonymous, writes=writes).open(config, authorisations)
 
 
+def read_config(path: Path) -> RepositoryConfig:
+    """Read a configuration from a file in the form of config.yaml."""
+    from icefloe.format.config_file import decode_config_yaml
+
+    try:
+        return decode_config_yaml(path.read_bytes())
+    except OSError as reason:
+        raise InvalidInputError(
+            f"cannot read the configuration: {reason}", ErrorKind.INVALID_CONFIG
+        ) from reason
+
+
+is_quiet: Final = ContextVar("is_quiet", default=False)
+"""Whether the option --quiet was given: then no progress is shown."""
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show how much of how much is done, on standard error; nothing if that is no terminal."""
-    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
+    if is_quiet.get() or not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None
         return
     from rich.console import Console
@@ -173,6 +242,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def is_coloured() -> bool:
+    """Return whether standard output is a terminal that may be sent colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -6,10 +6,13 @@ import typer
 
 from icefloe.cli.common import (
     AnonymousOption,
+    AsOfOption,
     AuthorizeAnonymousOption,
     AuthorizeOption,
     DestinationArgument,
     JsonOption,
+    LookAtSnapshotOption,
+    LookAtTagOption,
     RepositoryArgument,
     authorised,
     interruptible,
@@ -17,7 +20,9 @@ from icefloe.cli.common import (
     optional_moment,
     present,
     progress_bar,
+    storage_of_destination,
 )
+from icefloe.cli.versions import MAIN, require_one_version, version_options
 
 
 def clone(
@@ -27,14 +32,9 @@ def clone(
     branch: Annotated[
         str | None, typer.Option(help="Only the newest version of this branch. [default: all]")
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="… or only this tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="… or only this snapshot.")] = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            help="With --branch: the version that was the newest then, such as 2026-01-31."
-        ),
-    ] = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     update: Annotated[
         bool, typer.Option("--update", help="Bring an earlier clone up to date.")
     ] = False,
@@ -52,16 +52,15 @@ def clone(
 
     Example: icefloe clone s3://bucket/repository /backup/repository --deep
     """
-    from icefloe.storage import storage_from_url
-
     repository = open_repository(source, anonymous=anonymous)
+    require_one_version(branch, tag, snapshot, as_of)
+    default = None if as_of is None else MAIN
+    version = version_options(repository, branch, tag, snapshot, default=default)
     after = "the destination is no repository yet; the same command, run again, goes on"
     with progress_bar("copying") as on_progress, interruptible(after):
         report = repository.clone_to(
-            storage_from_url(destination),
-            branch,
-            tag=tag,
-            snapshot_id=snapshot,
+            storage_of_destination(destination),
+            **version,
             as_of=optional_moment(as_of, "--as-of"),
             update=update,
             deep=deep,
@@ -77,11 +76,9 @@ def export(
     branch: Annotated[
         str | None, typer.Option(help="The newest version of this branch. [default: main]")
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="… or this tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="… or this snapshot.")] = None,
-    as_of: Annotated[
-        str | None, typer.Option(help="The version that was the newest then, such as 2026-01-31.")
-    ] = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     group: Annotated[str, typer.Option(help="Only this group, which becomes the root.")] = "/",
     consolidated: Annotated[
         bool,
@@ -102,20 +99,14 @@ def export(
 
     Example: icefloe export s3://bucket/repository ./t2m.zarr --tag v1 --group era5
     """
-    from icefloe.storage import storage_from_url
-
-    if branch is tag is snapshot is None:
-        branch = "main"
     access = authorised(authorize or (), authorize_anonymous or ())
     repository = open_repository(url, anonymous=anonymous, authorisations=access)
+    version = version_options(repository, branch, tag, snapshot, as_of)
     after = "the destination cannot be opened yet; the same command, run again, goes on"
     with progress_bar("copying") as on_progress, interruptible(after):
         report = repository.export_to_zarr(
-            storage_from_url(destination),
-            branch,
-            tag=tag,
-            snapshot_id=snapshot,
-            as_of=optional_moment(as_of, "--as-of"),
+            storage_of_destination(destination),
+            **version,
             group=group,
             consolidated=consolidated,
             deep=deep,

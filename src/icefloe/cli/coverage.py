@@ -12,6 +12,7 @@ import typer
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
+    AsOfOption,
     LookAtBranchOption,
     LookAtSnapshotOption,
     LookAtTagOption,
@@ -22,6 +23,7 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
+from icefloe.cli.versions import version_options
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -53,6 +55,7 @@ def coverage(
     branch: LookAtBranchOption = None,
     tag: LookAtTagOption = None,
     snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
     anonymous: AnonymousOption = False,
@@ -68,10 +71,9 @@ def coverage(
     from icefloe.pipeline.coverage import read_coverage
 
     checked_plot(plot)
-    is_default = branch is tag is snapshot is None
-    session = open_repository(url, anonymous=anonymous).readonly_session(
-        "main" if is_default else branch, tag=tag, snapshot_id=snapshot
-    )
+    repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of)
+    session = repository.readonly_session(**version)
     datasets = read_coverage(session, group)
     if as_json:
         show_json([dataset.to_dict() for dataset in datasets])
@@ -142,6 +144,7 @@ def sources(
     branch: LookAtBranchOption = None,
     tag: LookAtTagOption = None,
     snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     max_rows: MaxRowsOption = 100,
     as_json: AllRowsJsonOption = False,
     anonymous: AnonymousOption = False,
@@ -152,10 +155,9 @@ def sources(
     """
     from icefloe.pipeline.coverage import read_sources
 
-    is_default = branch is tag is snapshot is None
-    session = open_repository(url, anonymous=anonymous).readonly_session(
-        "main" if is_default else branch, tag=tag, snapshot_id=snapshot
-    )
+    repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of)
+    session = repository.readonly_session(**version)
     files = read_sources(session, group, like=like)
     if as_json:
         show_json([file.to_dict() for file in files])

@@ -1,5 +1,6 @@
 """`icefloe access` and `icefloe dependencies`: the foreign objects that a repository needs."""
 
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
+    AsOfOption,
     JsonOption,
     LookAtBranchOption,
     LookAtSnapshotOption,
@@ -20,6 +22,7 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
+from icefloe.cli.versions import version_options
 
 
 def access(
@@ -28,8 +31,9 @@ def access(
     branch: Annotated[
         str | None, typer.Option(help="Count the references of this branch. [default: main]")
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="… or of this tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="… or of this snapshot.")] = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     as_json: JsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
@@ -41,13 +45,19 @@ def access(
     Example: icefloe access s3://bucket/repository --branch main
     """
     repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of, default=None)
     with progress_bar("reading manifests") as on_progress:
-        report = repository.describe_access(
-            branch, tag=tag, snapshot_id=snapshot, on_progress=on_progress
-        )
+        report = repository.describe_access(**version, on_progress=on_progress)
     present(report, as_json=as_json)
     if report.how_to_open is not None and not as_json:
-        echo(f"to read everything:\n{report.how_to_open}")
+        prefixes = [
+            container.url_prefix
+            for container in report.containers
+            if container.is_used and container.needs is not None
+        ]
+        options = " ".join(f"--authorize {quote(prefix)}" for prefix in prefixes)
+        echo(f"to read everything with a command:\n{options}")
+        echo(f"to read everything in Python:\n{report.how_to_open}")
 
 
 def dependencies(
@@ -70,6 +80,7 @@ def dependencies(
     branch: LookAtBranchOption = None,
     tag: LookAtTagOption = None,
     snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     all_versions: Annotated[
         bool,
         typer.Option(
@@ -89,14 +100,13 @@ def dependencies(
     icefloe dependencies ./repo --by array --all-versions --prefix s3://bucket/file.nc
     """
     repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of, default=None)
     with progress_bar("reading manifests") as on_progress:
         report = repository.virtual_dependencies(
             by,
             prefix=prefix,
             glob=glob,
-            branch=branch,
-            tag=tag,
-            snapshot_id=snapshot,
+            **version,
             all_versions=all_versions,
             depth=depth,
             on_progress=on_progress,

@@ -13,6 +13,7 @@ from icefloe.cli.common import (
     INTERRUPTED,
     Place,
     echo,
+    is_quiet,
     open_repository,
     place_of,
     show_json,
@@ -289,7 +290,7 @@ def running_job(*, as_json: bool) -> Iterator[OnProgress | None]:
 
     try:
         with terminal_progress() as on_progress:
-            yield on_progress
+            yield None if is_quiet.get() else on_progress
     except KeyboardInterrupt:
         echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -18,6 +18,7 @@ from icefloe.errors import (
 from icefloe.format import DEFAULT_MAX_ROWS
 
 if TYPE_CHECKING:
+    from icefloe.format.ids import IdPrefix
     from icefloe.storage import Backend
 
 
@@ -25,7 +26,10 @@ def inspect(
     url: RepositoryArgument,
     path: Annotated[
         str | None,
-        typer.Argument(help="A file, such as snapshots/ID, or an id. [default: the repository]"),
+        typer.Argument(
+            help="A file, such as snapshots/ID, or an id, or the first characters of the id of a"
+            " snapshot. [default: the repository]"
+        ),
     ] = None,
     *,
     max_rows: Annotated[
@@ -86,9 +90,13 @@ def _describe_ref(key: str, data: bytes) -> Any:
 
 async def _find(backend: Backend, name: str) -> str:
     """Find which kind of file an id names; snapshots come first."""
-    from icefloe.format.ids import SnapshotId
+    from icefloe.format.ids import SHOWN_LENGTH, IdPrefix, SnapshotId
     from icefloe.format.layout import MANIFESTS_PREFIX, SNAPSHOTS_PREFIX, TRANSACTIONS_PREFIX
+    from icefloe.repo.history import LEAST_PREFIX
 
+    beginning = IdPrefix.parse(name)
+    if LEAST_PREFIX <= len(name) < SHOWN_LENGTH and beginning is not None:
+        name = await _complete(backend, name, beginning)
     SnapshotId.parse(name)  # teaches what an id looks like when this is none
     for prefix in (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX):
         try:
@@ -100,6 +108,25 @@ async def _find(backend: Backend, name: str) -> str:
         f"no snapshot, manifest or transaction log is called {name}: "
         "`icefloe inspect URL` lists the snapshots"
     )
+
+
+async def _complete(backend: Backend, text: str, prefix: IdPrefix) -> str:
+    """Find the snapshot whose id begins so; the text itself if there is none."""
+    from icefloe.cli.versions import ambiguous
+    from icefloe.format.ids import SHOWN_LENGTH, IdPrefix, SnapshotId
+    from icefloe.format.layout import SNAPSHOTS_PREFIX
+
+    names = [
+        name
+        async for batch in backend.list(SNAPSHOTS_PREFIX)
+        for info in batch
+        if len(name := info.key.rpartition("/")[2]) == SHOWN_LENGTH
+        and (whole := IdPrefix.parse(name)) is not None
+        and prefix.fits(SnapshotId(whole.raw))
+    ]
+    if len(names) > 1:
+        raise ambiguous(text, sorted(names), "give more characters")
+    return names[0] if names else text
 
 
 async def _describe_repository(backend: Backend, max_rows: int) -> Any:

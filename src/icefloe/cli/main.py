@@ -4,15 +4,16 @@ A command is known by its name and help line. Its module is imported when the co
 that `icefloe --help` and each command load only what they need.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from icefloe.cli.common import echo
+from icefloe.cli.common import echo, is_quiet
 from icefloe.errors import (
     AccessDeniedError,
     ConflictError,
@@ -54,14 +55,25 @@ def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
         except IcefloeError as error:
             from rich.console import Console
 
+            from icefloe.cli.wording import in_shell_words
+
             console = Console(stderr=True, highlight=False)
             console.print(f"[bold red]error[/] ({error.kind}): ", end="")
-            console.print(printable(error.message, keep="\n"), markup=False)
+            console.print(printable(in_shell_words(error.message), keep="\n"), markup=False)
             for note in getattr(error, "__notes__", ()):
                 console.print(f"  {printable(note, keep='\n')}", markup=False)
             raise typer.Exit(exit_code(error)) from error
 
     return run
+
+
+def without_markup(text: str) -> str:
+    r"""Escape what the printer of help would take for markup, and leave out.
+
+    >>> print(without_markup("A branch. [default: main]"))
+    A branch. \[default: main]
+    """
+    return re.sub(r"(\[[a-z#/@][^[]*?\])", r"\\\1", text)
 
 
 class LazyCommand(TyperCommand):
@@ -71,17 +83,23 @@ class LazyCommand(TyperCommand):
     function's docstring.
     """
 
-    def __init__(self, name: str, source: str, help_line: str) -> None:
-        super().__init__(name, help=help_line)
+    def __init__(self, name: str, source: str, help_line: str, panel: str | None = None) -> None:
+        super().__init__(name, help=help_line, rich_help_panel=panel)
         self.source = source
 
     def load(self) -> Any:
-        """Import the command, with its options and its whole help."""
+        """Import the command, with its options, those of all commands, and its whole help."""
         module, _, function = self.source.partition(":")
         single = typer.Typer(add_completion=False)
-        command = getattr(import_module(f"icefloe.cli.{module}"), function)
-        single.command(self.name)(reporting(command))
-        return typer.main.get_command(single)
+        function_ = getattr(import_module(f"icefloe.cli.{module}"), function)
+        single.command(self.name)(reporting(function_))
+        command = typer.main.get_command(single)
+        command.params += _shared_params()
+        command.help = without_markup(command.help or "")
+        for param in command.params:
+            if help_text := getattr(param, "help", None):
+                param.help = without_markup(help_text)  # type: ignore[attr-defined]
+        return command
 
     def make_context(
         self,
@@ -95,6 +113,129 @@ class LazyCommand(TyperCommand):
 
 
 COMMANDS: Final = (
+    LazyCommand(
+        "create",
+        "settings:create",
+        "Create a repository with the branch main and one empty version.",
+    ),
+    LazyCommand(
+        "log",
+        "history:log",
+        "Draw the history of a version, the newest first, with branches and tags.",
+    ),
+    LazyCommand(
+        "show",
+        "history:show",
+        "Show a version: its time, message and metadata, and what its commit changed.",
+    ),
+    LazyCommand(
+        "diff",
+        "history:diff",
+        "List groups and arrays that changed between two versions, and the regions of arrays.",
+    ),
+    LazyCommand(
+        "tree",
+        "tree:tree",
+        "Draw the groups and arrays of a version: dimensions, type, chunks, units.",
+    ),
+    LazyCommand(
+        "status",
+        "tree:status",
+        "Show the state of a repository: branches, spec version, counts, settings.",
+    ),
+    TyperGroup(
+        name="branch",
+        help="List, create, delete and move branches.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list", "refs:list_branches", "List the branches, and the newest version of each."
+            ),
+            LazyCommand(
+                "create", "refs:create_branch", "Create a branch that begins at a version."
+            ),
+            LazyCommand("delete", "refs:delete_branch", "Delete a branch; main cannot be deleted."),
+            LazyCommand(
+                "reset", "refs:reset_branch", "Move a branch to another version, for everybody."
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="tag",
+        help="List, create and delete tags.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list", "refs:list_tags", "List the tags, and the version that each names."
+            ),
+            LazyCommand("create", "refs:create_tag", "Name a version for good: a tag never moves."),
+            LazyCommand(
+                "delete", "refs:delete_tag", "Delete a tag; no tag can have its name afterwards."
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="config",
+        help="Settings of a repository (show, set); names of repositories on this machine (add,"
+        " list, remove).",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "show",
+                "settings:show_config",
+                "Show the configuration of a repository, with the keys that `icefloe config set`"
+                " takes.",
+                "Settings of a repository",
+            ),
+            LazyCommand(
+                "set",
+                "settings:set_config",
+                "Change the stored configuration of a repository, for everybody who opens it"
+                " later.",
+                "Settings of a repository",
+            ),
+            LazyCommand(
+                "add",
+                "names:add",
+                "Save a name for a repository, with the options of its storage, on this machine.",
+                "Names on this machine",
+            ),
+            LazyCommand(
+                "list",
+                "names:list_",
+                "List the names of repositories that are saved on this machine.",
+                "Names on this machine",
+            ),
+            LazyCommand(
+                "remove",
+                "names:remove",
+                "Remove a name that is saved on this machine; the repository stays as it is.",
+                "Names on this machine",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="container",
+        help="Places outside of a repository that its virtual chunks may lie in.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list",
+                "settings:list_containers",
+                "List the containers of virtual chunks: places that a repository may refer to.",
+            ),
+            LazyCommand(
+                "add",
+                "settings:add_container",
+                "Allow a repository to refer to files below a URL.",
+            ),
+            LazyCommand(
+                "remove",
+                "settings:remove_container",
+                "Remove a container: virtual chunks below it cannot be read any more.",
+            ),
+        ],
+    ),
     LazyCommand(
         "inspect",
         "inspect:inspect",
@@ -206,7 +347,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "show",
                 "manifests:show",
-                "List the manifests of a branch: arrays, references, bytes; the largest first.",
+                "List the manifests of a version: arrays, references, bytes; the largest first.",
             ),
             LazyCommand(
                 "suggest",
@@ -631,11 +772,34 @@ COMMANDS: Final = (
 """All commands, in the order in which help lists them."""
 
 
+PANELS: Final = {
+    "Versions": ("create", "log", "show", "diff", "tree", "status", "branch", "tag"),
+    "Look inside": ("view", "inspect", "stats", "access", "dependencies"),
+    "Archives of files": ("ingest", "append", "rechunk", "plan", "coverage", "sources"),
+    "Copies": ("clone", "export"),
+    "Care": ("verify", "doctor", "repair", "expire", "gc", "manifests", "migrate"),
+    "Settings and names": ("config", "container"),
+    "Use a repository service": (
+        "login", "logout", "whoami", "repo", "org", "member", "bucket", "policy", "token",
+        "listing", "subscription", "request", "embargo", "job", "audit",
+    ),
+    "Run a repository service": ("serve", "service"),
+}  # fmt: skip
+"""The purposes of commands, in the order of help."""
+
+
 class _AllCommands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        panels = {name: panel for panel, names in PANELS.items() for name in names}
         for command in COMMANDS:
-            self.add_command(command)
+            assert command.name is not None
+            command.rich_help_panel = panels.get(command.name)
+        order = {name: number for number, name in enumerate(panels)}
+        for listed in sorted(
+            COMMANDS, key=lambda command: order.get(str(command.name), len(order))
+        ):
+            self.add_command(listed)
 
 
 app = typer.Typer(
@@ -644,7 +808,90 @@ app = typer.Typer(
     help="Transactional, versioned storage for Zarr arrays.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+# -- options of all commands ---------------------------------------------------------------
+
+_SHARED: Final = "Options of all commands"
+
+
+def _note_log(context: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """Set the log and the progress bars by all options that were given until now."""
+    if value:
+        root = context.find_root()
+        chosen = root.meta.setdefault("icefloe.log", {})
+        if not chosen:
+            root.call_on_close(lambda: _set_log({}))
+        chosen[str(param.name).strip("_")] = value
+        _set_log(chosen)
+    return value
+
+
+def _set_log(chosen: Mapping[str, Any]) -> None:
+    from icefloe.logs import set_logs_filter
+
+    is_quiet.set(bool(chosen.get("quiet")))
+    level = chosen.get("log_level")
+    if level is None and chosen.get("verbose"):
+        level = "info" if chosen["verbose"] == 1 else "debug"
+    elif level is None and chosen.get("quiet"):
+        level = "off"
+    set_logs_filter(level)
+
+
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        callback=_note_log,
+        help="Log events, such as commits and retries, to standard error; -vv logs more.",
+        rich_help_panel=_SHARED,
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        show_default=False,
+        callback=_note_log,
+        help="Show no progress and no log; results and errors are shown.",
+        rich_help_panel=_SHARED,
+    ),
+]
+LogLevelOption = Annotated[
+    Literal["off", "error", "warn", "info", "debug", "trace"] | None,
+    typer.Option(
+        "--log-level",
+        callback=_note_log,
+        help="Log from this level on; ICEFLOE_LOG in the environment does the same.",
+        rich_help_panel=_SHARED,
+    ),
+]
+
+
+def _shared_params() -> list[Any]:
+    """Make the options that each command has, whether they stand before or behind its name."""
+    single = typer.Typer(add_completion=False)
+
+    @single.command()
+    def _options(
+        *,
+        verbose: VerboseOption = 0,
+        quiet: QuietOption = False,
+        log_level: LogLevelOption = None,
+    ) -> None:
+        pass
+
+    params = typer.main.get_command(single).params
+    for param in params:
+        param.expose_value = False
+    return params
 
 
 def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer
@@ -660,5 +907,8 @@ def _main(
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
+    _verbose: VerboseOption = 0,
+    _quiet: QuietOption = False,
+    _log_level: LogLevelOption = None,
 ) -> None:
     pass

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from icefloe.cli.common import (
     AnonymousOption,
+    AsOfOption,
     JsonOption,
+    LookAtBranchOption,
+    LookAtSnapshotOption,
+    LookAtTagOption,
     MaxRowsOption,
     RepositoryArgument,
     echo,
     open_repository,
     present,
     progress_bar,
+    read_config,
     show_json,
     show_table,
 )
-from icefloe.errors import ErrorKind, InvalidInputError
-
-if TYPE_CHECKING:
-    from icefloe.config import RepositoryConfig
+from icefloe.cli.versions import version_options
 
 _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 
@@ -30,20 +32,25 @@ _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 def show(
     url: RepositoryArgument,
     *,
-    branch: _Branch = "main",
+    branch: LookAtBranchOption = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     max_rows: MaxRowsOption = 100,
     as_json: JsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """List the manifests of a branch: arrays, references, bytes; the largest first.
+    """List the manifests of a version: arrays, references, bytes; the largest first.
 
     Example: icefloe manifests show ./repo
     """
     from icefloe.maintenance.layout.survey import LAYOUT_HEADINGS
 
     repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of)
     manifest_layout = sorted(
-        repository.manifest_layout(branch), key=lambda manifest: (-manifest.size_bytes, manifest.id)
+        repository.manifest_layout(**version),
+        key=lambda manifest: (-manifest.size_bytes, manifest.id),
     )
     if as_json:
         show_json(
@@ -87,7 +94,9 @@ def rewrite(
     url: RepositoryArgument,
     *,
     branch: Annotated[str, typer.Option(help="The branch to commit to.")] = "main",
-    message: Annotated[str, typer.Option("--message", "-m")] = "rewrite manifests",
+    message: Annotated[
+        str, typer.Option("--message", "-m", help="The message of the commit.")
+    ] = "rewrite manifests",
     amend: Annotated[bool, typer.Option("--amend", help="Replace the newest commit.")] = False,
     config: Annotated[
         Path | None,
@@ -103,7 +112,7 @@ def rewrite(
 
     Example: icefloe manifests rewrite ./repo --branch main
     """
-    repository = open_repository(url, None if config is None else _read(config), writes=True)
+    repository = open_repository(url, None if config is None else read_config(config), writes=True)
     with progress_bar("rewriting manifests") as on_progress:
         new = repository.rewrite_manifests(
             message,
@@ -114,14 +123,3 @@ def rewrite(
     if save:
         repository.save_config()
     echo(new)
-
-
-def _read(path: Path) -> RepositoryConfig:
-    from icefloe.format.config_file import decode_config_yaml
-
-    try:
-        return decode_config_yaml(path.read_bytes())
-    except OSError as reason:
-        raise InvalidInputError(
-            f"cannot read the configuration: {reason}", ErrorKind.INVALID_CONFIG
-        ) from reason

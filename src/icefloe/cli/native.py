@@ -30,6 +30,7 @@ from icefloe.cli.ingest import (
     show_misfits,
     show_notes,
 )
+from icefloe.cli.versions import version_options
 from icefloe.pipeline.files import FILES_CHECKED
 
 if TYPE_CHECKING:
@@ -144,7 +145,16 @@ def rechunk(
         str | None, typer.Option(help="For a repository: this branch. [default: main]")
     ] = None,
     from_tag: Annotated[str | None, typer.Option(help="… or this tag.")] = None,
-    from_snapshot: Annotated[str | None, typer.Option(help="… or this snapshot.")] = None,
+    from_snapshot: Annotated[
+        str | None,
+        typer.Option(help="… or this snapshot, by its id or the first characters of it."),
+    ] = None,
+    from_as_of: Annotated[
+        str | None,
+        typer.Option(
+            help="The version of the branch that was the newest then, such as 2026-01-31."
+        ),
+    ] = None,
     authorize: AuthorizeOption = None,
     authorize_anonymous: AuthorizeAnonymousOption = None,
     group: GroupOption = "",
@@ -169,10 +179,11 @@ def rechunk(
     if place.exists():
         access = authorised(authorize or (), authorize_anonymous or ())
         opened = place.open(access=access)
-        is_named = from_tag is not None or from_snapshot is not None
-        named = from_branch if is_named else from_branch or "main"
-        origin = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
-    elif from_branch or from_tag or from_snapshot:
+        version = version_options(
+            opened, from_branch, from_tag, from_snapshot, from_as_of, dashes="--from-"
+        )
+        origin = opened.readonly_session(**version)
+    elif from_branch or from_tag or from_snapshot or from_as_of:
         raise typer.BadParameter(f"{source} is not a repository, and has no versions")
     with (
         running_job(as_json=as_json) as on_progress,

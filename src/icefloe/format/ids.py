@@ -40,6 +40,10 @@ _PAIRS: Final = [a + b for a in _LETTERS.tobytes().decode() for b in _LETTERS.to
 """Two digits at a time: every chunk that is read has its id written out, one by one."""
 
 
+SHOWN_LENGTH: Final = 20
+"""The number of characters of the id of a file."""
+
+
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """Turn an (n, width) byte matrix into n base32 strings."""
     bits = np.unpackbits(raw, axis=1)
@@ -111,6 +115,45 @@ class ObjectId(Record, order=True):
 
 class SnapshotId(ObjectId):
     """Names a snapshot and its transaction log."""
+
+
+class IdPrefix(Record):
+    """The first characters of ids, as tables print them."""
+
+    raw: bytes
+    """The bits of the characters; all others are 0."""
+    mask: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read the first characters of an id, whatever their case; None if they are none.
+
+        >>> IdPrefix.parse("1cech") == IdPrefix.parse("1CECH"), IdPrefix.parse("u")
+        (True, None)
+        """
+        width = SnapshotId.WIDTH
+        letters = np.frombuffer(text.encode(errors="replace"), np.uint8)
+        if len(letters) > -(-width * 8 // 5) or (_DIGITS[letters] == _NOT_A_DIGIT).any():
+            return None
+        full = np.zeros(width * 8 + 5, np.uint8)
+        bits = np.unpackbits(_DIGITS[letters][:, None], axis=1)[:, 3:].ravel()
+        full[: len(bits)] = bits
+        mask = np.zeros(len(full), np.uint8)
+        mask[: len(bits)] = 1
+        cut = width * 8
+        return cls(np.packbits(full[:cut]).tobytes(), np.packbits(mask[:cut]).tobytes())
+
+    def rows(self, ids: NDArray[np.uint8]) -> "list[SnapshotId]":
+        """Return the ids of a byte matrix that begin so, in its order."""
+        raw, mask = (np.frombuffer(part, np.uint8) for part in (self.raw, self.mask))
+        bytes_used = int(np.count_nonzero(mask))
+        is_fit = ((ids[:, :bytes_used] & mask[:bytes_used]) == raw[:bytes_used]).all(axis=1)
+        return [SnapshotId(row.tobytes()) for row in ids[is_fit]]
+
+    def fits(self, snapshot_id: SnapshotId) -> bool:
+        """Return whether an id begins so."""
+        pairs = zip(snapshot_id.raw, self.mask, self.raw, strict=True)
+        return all(byte & mask == raw for byte, mask, raw in pairs)
 
 
 class ManifestId(ObjectId):

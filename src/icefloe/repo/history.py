@@ -7,17 +7,18 @@ columns so that no two share a column at the same height, and each joins another
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
-from icefloe.effects import both
+from icefloe.effects import both, map_concurrently
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, SnapshotNotFoundError
-from icefloe.format.ids import SnapshotId
+from icefloe.format.ids import IdPrefix, SnapshotId
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.ledger import Ledger
+from icefloe.repo.repo_changes import require_readable, snapshot_entry
 
 
 class GraphRow(Record):
@@ -46,13 +47,32 @@ class CommitGraph(Record):
 
     rows: tuple[GraphRow, ...]
     lanes: tuple[Lane, ...]
+    is_complete: bool = True
+    """Whether no older commits were left out."""
+
+    def newest(self, most: int) -> "CommitGraph":
+        """Return the graph of the newest commits; lines to older ones go on downwards."""
+        if len(self.rows) <= most:
+            return self
+        lanes = tuple(lane for lane in self.lanes if lane.first_row < most)
+        return CommitGraph(self.rows[:most], lanes, is_complete=False)
 
 
-async def commit_graph(ledger: Ledger, start: SnapshotId | None = None) -> CommitGraph:
-    """Lay out the history of one snapshot, or of every branch and tag."""
+async def commit_graph(
+    ledger: Ledger, start: SnapshotId | None = None, most: int | None = None
+) -> CommitGraph:
+    """Lay out the history of one snapshot, or of every branch and tag.
+
+    With `most`, only the newest commits; of one snapshot's history no more is read, either.
+    """
     branches, tags = await ledger.branches(), await ledger.tags()
-    tips = [start] if start is not None else _tips(branches, tags)
-    return lay_out(await _lines(ledger, tips), branches, tags)
+    if start is None:
+        lines = await _lines(ledger, _tips(branches, tags))
+    else:
+        # One more than is shown tells whether there are more.
+        lines = await _lines(ledger, [start], None if most is None else most + 1)
+    graph = lay_out(lines, branches, tags)
+    return graph if most is None else graph.newest(most)
 
 
 async def history_lines(
@@ -67,7 +87,9 @@ async def history_lines(
     return await _lines(ledger, _tips(await ledger.branches(), await ledger.tags()))
 
 
-async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[SnapshotEntry]]:
+async def _lines(
+    ledger: Ledger, tips: Iterable[SnapshotId], most: int | None = None
+) -> list[list[SnapshotEntry]]:
     lines: list[list[SnapshotEntry]] = []
     seen: set[SnapshotId] = set()
     for tip in tips:
@@ -75,7 +97,7 @@ async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[Snapsh
             continue
         line: list[SnapshotEntry] = []
         async for entry in ledger.ancestry(tip):
-            if entry.id in seen:
+            if entry.id in seen or len(line) == most:
                 break
             seen.add(entry.id)
             line.append(entry)
@@ -237,6 +259,47 @@ def require_one_version(
         raise InvalidInputError(
             "give exactly one of branch, tag and snapshot_id to say which version is meant"
         )
+
+
+async def named_versions(
+    context: RepoContext, refs: Literal["branches", "tags"]
+) -> dict[str, SnapshotEntry]:
+    """Look up the versions of all branches or of all tags; in spec 2 with a single look."""
+    ledger = context.ledger
+    repo = await ledger.repo()
+    if repo is not None:
+        require_readable(repo)
+        named = repo.branches if refs == "branches" else repo.tags
+        return {name: snapshot_entry(repo, named[name]) for name in sorted(named)}
+    named = await (ledger.branches() if refs == "branches" else ledger.tags())
+    limit = context.config.max_concurrent_requests
+    entries = await map_concurrently(ledger.entry, [*named.values()], limit=limit)
+    return dict(sorted(zip(named, entries, strict=True)))
+
+
+LEAST_PREFIX: Final = 4
+"""The number of characters that tell snapshots apart, at the least."""
+
+
+async def find_snapshots(context: RepoContext, prefix: str) -> list[SnapshotEntry]:
+    """List the snapshots whose ids begin with some characters, in the order of their ids.
+
+    Spec 2 lists all snapshots in one object; in spec 1 those of branches and tags are known.
+    """
+    pattern = IdPrefix.parse(prefix)
+    if len(prefix) < LEAST_PREFIX or pattern is None:
+        raise InvalidInputError(
+            f"{prefix!r} is not the beginning of the id of a snapshot: give {LEAST_PREFIX} to 20"
+            " letters and digits",
+            ErrorKind.INVALID_SNAPSHOT_ID,
+        )
+    repo = await context.ledger.repo()
+    if repo is None:
+        lines = await history_lines(context.ledger)
+        entries = [entry for line in lines for entry in line if pattern.fits(entry.id)]
+        return sorted(entries, key=lambda entry: entry.id)
+    require_readable(repo)
+    return [snapshot_entry(repo, snapshot) for snapshot in pattern.rows(repo.snapshots.ids)]
 
 
 def parse_snapshot(text: str | SnapshotId | None) -> SnapshotId:

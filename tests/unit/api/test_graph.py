@@ -75,6 +75,15 @@ def test_a_column_is_used_again_once_it_is_free() -> None:
     assert {lane.column for lane in graph.lanes} == {0, 1}
 
 
+@pytest.mark.parametrize("most", range(1, 9))
+def test_the_newest_commits_are_drawn_as_in_the_whole(most: int) -> None:
+    whole, part = drawing(FAMILY), drawing(FAMILY.newest(most))
+    width = max(len(line) for line in part)
+    assert [line.split() for line in part] == [line.split() for line in whole[:most]]
+    assert width <= max(len(line) for line in whole)
+    assert FAMILY.newest(most).is_complete == (most >= len(whole))
+
+
 def test_colours_can_be_left_out() -> None:
     assert "\x1b[" in str(AncestryGraph(FAMILY))
     assert "\x1b" not in str(AncestryGraph(FAMILY, plain=True))

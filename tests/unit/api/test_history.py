@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from icefloe import Repository, SnapshotInfo, in_memory_storage
+from icefloe import InvalidInputError, Repository, SnapshotInfo, in_memory_storage
 
 COMMITS = 30
 
@@ -80,3 +80,51 @@ def test_awaited_and_blocking_walks_agree(repository: Repository) -> None:
         return [each async for each in repository.async_ancestry(branch="main")]
 
     assert asyncio.run(walk()) == history_of(repository)
+
+
+def test_snapshots_are_found_by_the_beginnings_of_their_ids(repository: Repository) -> None:
+    for version in history_of(repository):
+        for length in (6, 8, 20):
+            beginning = version.id[:length]
+            fitting = [each for each in history_of(repository) if each.id.startswith(beginning)]
+            fitting.sort(key=lambda each: each.id)
+            assert repository.find_snapshots(beginning) == fitting
+            assert repository.find_snapshots(beginning.lower()) == fitting
+    assert repository.find_snapshots("ZZZZZZZZ") == []
+
+
+@pytest.mark.parametrize("prefix", ["", "1CE", "1CEC!", "1CECHNKREP0F1RSTCMT00", "\udc80bcd"])
+def test_what_no_id_begins_with_is_refused(repository: Repository, prefix: str) -> None:
+    with pytest.raises(InvalidInputError, match="4 to 20 letters"):
+        repository.find_snapshots(prefix)
+
+
+def test_versions_of_all_branches_and_tags(repository: Repository) -> None:
+    first, *_, last = history_of(repository)[::-1]
+    for name in ("b", "a"):
+        repository.create_branch(name, first.id)
+        repository.create_tag(f"tag-{name}", first.id)
+    assert list(repository.branch_versions().items()) == [
+        ("a", first),
+        ("b", first),
+        ("main", last),
+    ]
+    assert list(repository.tag_versions().items()) == [("tag-a", first), ("tag-b", first)]
+    assert asyncio.run(repository.tag_versions_async()) == repository.tag_versions()
+    for name in ("b", "a"):
+        repository.delete_branch(name)
+        repository.delete_tag(f"tag-{name}")
+    assert repository.branch_versions() == {"main": last}
+    assert repository.tag_versions() == {}
+
+
+@pytest.mark.parametrize("most", [1, 7, COMMITS, COMMITS + 1, COMMITS + 2])
+def test_a_graph_of_the_newest_versions(repository: Repository, most: int) -> None:
+    whole = repository.ancestry_graph(plain=True)
+    for part in (
+        repository.ancestry_graph(plain=True, most=most),
+        repository.ancestry_graph(branch="main", plain=True, most=most),
+    ):
+        assert str(part).splitlines() == str(whole).splitlines()[:most]
+        assert part.graph.is_complete == (most > COMMITS)
+    assert whole.graph.is_complete

@@ -75,6 +75,11 @@ READS: Final[dict[str, Call]] = {
     "branch": lambda repository, _: repository.lookup_branch("main"),
     "tag": lambda repository, _: repository.lookup_tag("v1"),
     "snapshot": lambda repository, house: repository.lookup_snapshot(house.tip),
+    "snapshot by the beginning of its id": lambda repository, house: repository.find_snapshots(
+        house.tip[:8]
+    ),
+    "versions of branches": lambda repository, _: repository.branch_versions(),
+    "versions of tags": lambda repository, _: repository.tag_versions(),
     "export": lambda repository, house: repository.export_to_zarr(
         icefloe.local_filesystem_storage(str(house.folder / "export")), branch="main"
     ),

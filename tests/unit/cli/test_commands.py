@@ -2,9 +2,12 @@
 
 import inspect
 import json
+import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 import icefloe
-from icefloe.cli.main import LazyCommand, app
+from icefloe.cli.common import is_quiet, progress_bar
+from icefloe.cli.main import COMMANDS as ALL_COMMANDS
+from icefloe.cli.main import PANELS, LazyCommand, app
 
 LISTED_MODULES = {"icefloe.cli", "icefloe.cli.main", "icefloe.cli.common"}
 HEAVY = {"icefloe.api", "numpy", "obstore", "pyarrow", "pydantic", "pyspark", "xarray", "zarr"}
@@ -48,6 +53,108 @@ def test_help_lists_all_commands() -> None:
         if " " not in name:
             assert f"{name} " in shown
             assert str(command.help) in shown
+
+
+def shown_help(*arguments: str) -> str:
+    """Return the help of a command as one line, without the boxes around it."""
+    result = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "400", "TERM": "dumb"})
+    assert result.exit_code == 0, result.output
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stdout).split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_every_word_that_was_written(name: str) -> None:
+    command = COMMANDS[name]
+    module, _, function = command.source.partition(":")
+    documented = inspect.getdoc(getattr(import_module(f"icefloe.cli.{module}"), function))
+    assert documented is not None
+    shown = shown_help(*name.split(), "-h")
+    for paragraph in documented.split("\n\n"):
+        assert " ".join(paragraph.split()) in shown
+    for param in command.load().params:
+        written = getattr(param, "help", None) or ""
+        assert " ".join(written.replace("\\[", "[").split()) in shown
+        assert "\\[" not in shown
+        assert written, f"{param.name} has no help"
+
+
+def test_defaults_in_brackets_are_shown() -> None:
+    assert "Read this branch. [default: main]" in shown_help("coverage", "--help")
+    assert "org/name, org/* or */*. Can be repeated. [default: */*]" in shown_help(
+        "token", "create", "--help"
+    )
+    assert "with * ? [..] {a,b} and ** as in a shell." in shown_help("append", "--help")
+
+
+def test_commands_are_grouped_by_purpose() -> None:
+    names = [name for panel in PANELS.values() for name in panel]
+    assert sorted(names) == sorted(str(command.name) for command in ALL_COMMANDS)
+    shown = shown_help("--help")
+    places = [shown.index(f" {panel} ") for panel in PANELS]
+    assert places == sorted(places)
+    config = shown_help("config", "-h")
+    assert config.index("Settings of a repository show") < config.index("Names on this machine add")
+
+
+def test_h_is_help_everywhere() -> None:
+    groups = {name.rpartition(" ")[0] for name in COMMANDS}
+    for name in groups:
+        assert shown_help(*name.split(), "-h") == shown_help(*name.split(), "--help")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "icefloe", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"icefloe {icefloe.__version__}\n"
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        (["-v"], logging.INFO),
+        (["-vv"], logging.DEBUG),
+        (["--log-level", "warn"], logging.WARNING),
+        (["-v", "--log-level", "error"], logging.ERROR),
+        (["-q"], logging.CRITICAL + 1),
+        ([], logging.NOTSET),
+    ],
+)
+def test_the_log_is_chosen_before_or_behind_the_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_before: bool,
+    options: list[str],
+    level: int,
+) -> None:
+    seen = []
+
+    def look(url: str) -> bool:
+        seen.append((logging.getLogger("icefloe").level, is_quiet.get()))
+        return False
+
+    monkeypatch.setattr("icefloe.cli.settings.is_of_service", look)
+    command = ["create", str(tmp_path / "repo")]
+    arguments = [*options, *command] if is_before else [*command, *options]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert seen == [(level, options == ["-q"])]
+    assert logging.getLogger("icefloe").level == logging.NOTSET
+    assert not is_quiet.get()
+
+
+def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["log", str(tmp_path), "--log-level", "loud"]).exit_code == 2
+
+
+def test_quiet_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("working") as shown:
+        assert shown is not None
+    token = is_quiet.set(True)
+    with progress_bar("working") as shown:
+        assert shown is None
+    is_quiet.reset(token)
 
 
 def modules_after(*arguments: str) -> set[str]:

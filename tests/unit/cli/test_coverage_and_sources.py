@@ -98,6 +98,13 @@ def test_another_version_had_other_gaps(place: str) -> None:
         "steps": 3,
         "start": 28,
     }
+    repository = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
+    then = repository.lookup_snapshot(repository.lookup_tag("v1"))
+    for version in (("--snapshot", then.id[:8]), ("--as-of", then.written_at.isoformat())):
+        [same] = json.loads(run("coverage", place, "--group", "model", *version, "--json").stdout)
+        assert same == held
+        files = json.loads(run("sources", place, "--group", "model", *version, "--json").stdout)
+        assert len(files) == 37
 
 
 def test_all_datasets_unless_one_is_named(place: str) -> None:

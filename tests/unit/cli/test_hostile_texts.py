@@ -63,6 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Commands run in the temporary folder: what they write by default does not stay.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     folder = tmp_path / "repo"
     repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
     for number in range(2):
@@ -116,6 +117,21 @@ ARGUMENTS: dict[str, Arguments] = {
     "plan": lambda repo, folder: [
         [str(folder / f"{HOSTILE}*.nc"), "--repo", repo, "--concat", HOSTILE]
     ],
+    "create": lambda repo, folder: [[repo], [str(folder / "new")], [f"{HOSTILE}://x"]],
+    "log": lambda repo, _: [[repo, "--all"], [repo, HOSTILE], [repo, f"{HOSTILE}?"]],
+    "show": lambda repo, _: [[repo, HOSTILE], [repo, f"{HOSTILE}tag"], [repo, f"{HOSTILE}?"]],
+    "diff": lambda repo, _: [[repo, "1cec", HOSTILE], [repo, HOSTILE, f"{HOSTILE}?"]],
+    "branch create": lambda repo, _: [[repo, f"{HOSTILE}new", HOSTILE], [repo, HOSTILE]],
+    "branch delete": lambda repo, _: [[repo, HOSTILE], [repo, HOSTILE, "-y"], [repo, HOSTILE]],
+    "branch reset": lambda repo, _: [[repo, HOSTILE, "1cec"], [repo, HOSTILE, "1cec", "-y"]],
+    "tag create": lambda repo, _: [[repo, f"{HOSTILE}new", HOSTILE], [repo, f"{HOSTILE}tag"]],
+    "tag delete": lambda repo, _: [[repo, f"{HOSTILE}tag"], [repo, f"{HOSTILE}tag", "-y"]],
+    "config set": lambda repo, _: [[repo, f"{HOSTILE}=1"], [repo, f"compression.level={HOSTILE}"]],
+    "config add": lambda repo, _: [[HOSTILE, repo], ["evil", f"./{HOSTILE}"], ["evil", "s3://x/y"]],
+    "config list": lambda *_: [[]],
+    "config remove": lambda *_: [[HOSTILE]],
+    "container add": lambda repo, _: [[repo, HOSTILE], [repo, f"s3://{HOSTILE}/"]],
+    "container remove": lambda repo, _: [[repo, HOSTILE]],
     "rechunk": lambda repo, folder: [
         [repo, "--repo", str(folder / "copy"), "--from-branch", f"{HOSTILE}?"]
     ],

@@ -12,6 +12,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format import layout
 from icefloe.format.ids import (
     ChunkId,
+    IdPrefix,
     ManifestId,
     NodeId,
     ObjectId,
@@ -151,3 +152,21 @@ def test_ids_of_the_usual_width_are_written_as_columns_are(raw: list[bytes]) -> 
     rows = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
     assert [text.decode() for text in encode_ids(rows)] == [str(ObjectId(one)) for one in raw]
     assert {ObjectId(one) for one in raw} == {ObjectId(bytes(one)) for one in set(raw)}
+
+
+@given(st.binary(min_size=12, max_size=12), st.binary(min_size=12, max_size=12), st.integers(0, 20))
+def test_beginnings_of_ids_are_beginnings_of_their_texts(
+    one: bytes, other: bytes, length: int
+) -> None:
+    ids = [SnapshotId(one), SnapshotId(other), SnapshotId(one[:6] + other[6:])]
+    beginning = str(ids[0])[:length]
+    prefix = IdPrefix.parse(beginning.lower())
+    assert prefix is not None
+    fitting = [each for each in ids if str(each).startswith(beginning)]
+    assert [each for each in ids if prefix.fits(each)] == fitting
+    assert prefix.rows(id_rows(SnapshotId, ids)) == fitting
+
+
+@pytest.mark.parametrize("text", ["u", "1CEC-", "0" * 21, "é", "\udc80"])
+def test_what_no_id_begins_with_is_no_beginning(text: str) -> None:
+    assert IdPrefix.parse(text) is None

@@ -13,12 +13,12 @@ import numpy as np
 
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import Coordinates
-from icefloe.format.columns import Ints
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.verify.report import AffectedArray, Damage
 from icefloe.manifests.partition import Box
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.walk.links import ManifestUse
+from icefloe.walk.regions import Regions, joined, regions
 
 MOST_BOXES: Final = 100
 
@@ -31,13 +31,7 @@ def boxes_of(coordinates: Coordinates, most: int = MOST_BOXES) -> tuple[Box, ...
     >>> boxes_of(np.array([[0, 1], [0, 2], [1, 1], [1, 2], [5, 0]], np.uint32))
     (((0, 2), (1, 3)), ((5, 6), (0, 1)))
     """
-    dimensions = coordinates.shape[1]
-    if len(coordinates) == 0:
-        return ()
-    if dimensions == 0:
-        return ((),)
-    firsts = coordinates.astype(np.int64)
-    return _covered(firsts, firsts + 1, most)
+    return _boxes(regions(coordinates, most))
 
 
 def joined_boxes(boxes: Sequence[Box], most: int = MOST_BOXES) -> tuple[Box, ...]:
@@ -50,38 +44,11 @@ def joined_boxes(boxes: Sequence[Box], most: int = MOST_BOXES) -> tuple[Box, ...
     if len({len(box) for box in distinct}) != 1 or not distinct[0]:
         return tuple(distinct)
     edges = np.array(distinct, np.int64)
-    return _covered(edges[:, :, 0], edges[:, :, 1], most)
+    return _boxes(joined(edges[:, :, 0], edges[:, :, 1], most))
 
 
-def _covered(firsts: Ints, lasts: Ints, most: int) -> tuple[Box, ...]:
-    for axis in reversed(range(firsts.shape[1])):
-        firsts, lasts = _joined_along(firsts, lasts, axis)
-    if len(firsts) > most:
-        firsts, lasts = firsts.min(axis=0, keepdims=True), lasts.max(axis=0, keepdims=True)
-    order = np.lexsort(firsts.T[::-1])
-    rows = np.stack([firsts[order], lasts[order]], axis=2).tolist()
-    return tuple(tuple((first, last) for first, last in row) for row in rows)
-
-
-def _joined_along(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:
-    """Join boxes that touch along an axis and are the same along all others."""
-    others = [dimension for dimension in range(firsts.shape[1]) if dimension != axis]
-    keys = [
-        firsts[:, axis],
-        *(part[:, dimension] for dimension in reversed(others) for part in (firsts, lasts)),
-    ]
-    order = np.lexsort(keys)
-    firsts, lasts = firsts[order], lasts[order]
-    starts = np.ones(len(firsts), np.bool_)
-    starts[1:] = firsts[1:, axis] != lasts[:-1, axis]
-    for dimension in others:
-        starts[1:] |= firsts[1:, dimension] != firsts[:-1, dimension]
-        starts[1:] |= lasts[1:, dimension] != lasts[:-1, dimension]
-    rows = np.flatnonzero(starts)
-    ends = np.append(rows[1:], len(firsts)) - 1
-    joined = lasts[rows]
-    joined[:, axis] = lasts[ends, axis]
-    return firsts[rows], joined
+def _boxes(covering: Regions) -> tuple[Box, ...]:
+    return tuple(map(tuple, covering.pairs()))
 
 
 class Harm(StrEnum):

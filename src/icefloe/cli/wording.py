@@ -1,0 +1,77 @@
+"""Messages of the library in the words of the shell.
+
+Errors advise programmers, and name functions and arguments of Python. A user of the command line
+has options and commands instead.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+
+def _as_options(names: re.Match[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names[0].split(", "))
+
+
+_CREDENTIALS: Final = r"authorize_virtual_chunk_access=icefloe\.containers_credentials"
+
+_WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = tuple(
+    (re.compile(python), shell)
+    for python, shell in (
+        (
+            r"open (?:it|the repository) with "
+            + _CREDENTIALS
+            + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)",
+            r"give --authorize \1",
+        ),
+        (
+            r"with " + _CREDENTIALS + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)",
+            r"with --authorize \1",
+        ),
+        (r"with " + _CREDENTIALS + r"\(\.\.\.\)", "with --authorize URL"),
+        (
+            r"add one to the configuration, with config\.set_virtual_chunk_container\("
+            r"VirtualChunkContainer\(('[^']*'), \.\.\.\)\)",
+            r"add one with `icefloe container add URL \1`",
+        ),
+        (
+            r"in Python, with set_virtual_chunk_container",
+            "with `icefloe container add`",
+        ),
+        (
+            r"set on_change='(warn|off)' on its container",
+            r"set the container again, with `icefloe container add` and --on-change \1",
+        ),
+        (r"^endpoint_url (?=must|')", "--endpoint-url "),
+        (r"(?<=takes no options: )[a-z_, ]+", _as_options),
+        (r"move it with reset_branch", "move it with `icefloe branch reset`"),
+        (r"on_misfit='skip'", "--skip-misfits"),
+        (r"on_changed='(\w+)'", r"--changed \1"),
+        (r"\(memory_per_task\)", "(--memory)"),
+        (r"\(drop=\.\.\.\)", "(--drop NAME)"),
+        (
+            r", choose another prefix, or pass check_clean_root=False",
+            ", or choose another prefix",
+        ),
+        (r"say allow_http=True", "write ?allow_http=true behind the URL"),
+        (
+            r"The session keeps its changes: commit with rebase_with=.*",
+            "Nothing was committed: run the command again",
+        ),
+        (
+            r"The session keeps its changes, on the last commit that agrees with them\..*",
+            "Nothing was committed: run the command again, on the present state",
+        ),
+    )
+)
+
+
+def in_shell_words(message: str) -> str:
+    """Return a message of the library as it helps in a shell.
+
+    >>> in_shell_words("Mend or remove them, or leave them out with on_misfit='skip'")
+    'Mend or remove them, or leave them out with --skip-misfits'
+    """
+    for python, shell in _WORDS:
+        message = python.sub(shell, message)
+    return message
