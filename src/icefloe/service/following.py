@@ -116,8 +116,8 @@ async def reading_side(service: Service, entry: Entry) -> tuple[Side, tuple[Cont
 
 
 def side_of(answer: OpenAnswer) -> Side:
-    """Return what an answer of the service lets one open."""
-    config = RepositoryConfig.default()
+    """Return what an answer of the service lets one open: its containers, and no others."""
+    config = RepositoryConfig(virtual_chunk_containers={})
     credentials = {}
     for container in answer.containers:
         config.set_virtual_chunk_container(container_of(container))

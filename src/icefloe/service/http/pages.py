@@ -41,6 +41,18 @@ def page_of[T: Record](
     limit: int,
     cursor: str | None,
 ) -> Response:
+    """Return a page of entries as an answer: see `find_page`."""
+    return answer(find_page(database, table, kind, *conditions, limit=limit, cursor=cursor))
+
+
+def find_page[T: Record](
+    database: Database,
+    table: Table,
+    kind: type[T],
+    *conditions: Any,
+    limit: int,
+    cursor: str | None,
+) -> Page[T]:
     """Return a page of the entries of a table for which conditions hold, in order of their keys."""
     key = [column.name for column in table.primary_key]
     after = key_after(cursor, len(key))
@@ -52,4 +64,4 @@ def page_of[T: Record](
     if len(items) > limit:
         values = [getattr(shown[-1], name) for name in key]
         last = base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
-    return answer(Page(shown, last))
+    return Page(shown, last)
