@@ -182,7 +182,13 @@ def may(action: Action) -> Callable[..., Permit]:
     return permit
 
 
-def admit(request: Request, caller: Caller, action: Action, resource: Resource) -> Permit:
+def admit(
+    request: Request,
+    caller: Caller,
+    action: Action,
+    resource: Resource,
+    listing: str | None = None,
+) -> Permit:
     """Return the permit of a caller whom a form of ours has identified already.
 
     Raise the error of a refusal, which is also written to the audit.
@@ -190,7 +196,7 @@ def admit(request: Request, caller: Caller, action: Action, resource: Resource) 
     service = service_of(request)
     _count(service, request, caller)
     with service.database.reading() as connection:
-        known = _load(service, connection, caller, resource)
+        known = _load(service, connection, caller, resource, listing)
     return _admitted(_decide(service, request, action, resource, known))
 
 
