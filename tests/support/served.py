@@ -19,6 +19,7 @@ import icefloe
 from icefloe.catalog.model import Delegation
 from icefloe.catalog.wire import CredentialAnswer
 from icefloe.records import replace
+from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings, load_settings
 from icefloe.service.vending.grants import Grant, Secret
@@ -130,11 +131,9 @@ class _Vendor(StsVendor):
 def _serve(folder: Path, descriptor: int) -> None:
     import uvicorn
 
-    from icefloe.service.http.app import create_app
-
     service = Service(load_settings(folder / _SETTINGS))
     service.vendors[Delegation.ROLE] = _Vendor(service)
-    app = create_app(service)
+    app = create_site(service)
     log = (folder / _REQUESTS).open("a", buffering=1)
 
     async def counting(scope: Any, receive: Any, send: Any) -> None:

@@ -172,7 +172,7 @@ def _as_page(handler: _Handler) -> _Handler:
 
 
 def is_for_person(request: Request) -> bool:
-    """Return whether a browser shows the answer as a page; otherwise a script or program reads it."""
+    """Return whether a browser shows the answer as a page: otherwise a script reads it."""
     is_document = request.headers.get("sec-fetch-dest", "document") == "document"
     return is_document and "authorization" not in request.headers
 
