@@ -13,7 +13,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -23,7 +22,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from icefloe.errors import AccessDeniedError, IcefloeError, InvalidInputError, NotFoundError
+from icefloe.errors import (
+    AccessDeniedError,
+    IcefloeError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.printable import printable
@@ -87,12 +92,10 @@ class Change(Record):
 class Site:
     """The pages of a repository.
 
-    `navigation` returns what is above each page where the pages are a part of a larger site.
+    `navigation` returns the HTML above each page where the pages are a part of a larger site.
     """
 
-    def __init__(
-        self, viewed: Viewed, navigation: Callable[[Request], Markup] = lambda _: Markup()
-    ) -> None:
+    def __init__(self, viewed: Viewed, navigation: Callable[[Request], str] = lambda _: "") -> None:
         self._viewed: Final = viewed
         self._navigation: Final = navigation
 
@@ -202,6 +205,8 @@ class Site:
         version, node = self._array(request)
         try:
             figures = pictures.read_statistics(version, node)
+        except StorageError:
+            raise  # a service looks whether its credentials have ended
         except IcefloeError as error:
             return self._fragment("problem_part.html", text=_problem_text(error))
         units = nodes.facts_of(node).units
@@ -236,6 +241,8 @@ class Site:
         version, node = self._array(request)
         try:
             content = read(version, node, _index(request)).to_bytes()
+        except StorageError:
+            raise
         except IcefloeError as error:
             return PlainTextResponse(_problem_text(error), 422, HEADERS)
         return Response(content, headers=HEADERS, media_type="application/octet-stream")
@@ -320,9 +327,23 @@ class Site:
                 status = 403
         else:
             status = 404
+        if not is_document(request):
+            return problem_part(request, text, status)
         root = request.scope.get("root_path", "") + "/"
         content = _render("problem.html", viewed=self._viewed, text=text, root=root)
         return HTMLResponse(content, status, HEADERS)
+
+
+def is_document(request: Request) -> bool:
+    """Return whether a browser shows the answer as a page; otherwise a script of it asks."""
+    return request.headers.get("sec-fetch-dest", "document") == "document"
+
+
+def problem_part(request: Request, text: str, status: int) -> Response:
+    """Return a problem for a script of ours: htmx puts it into the page, others show the text."""
+    if "hx-request" in request.headers:
+        return HTMLResponse(_render("problem_part.html", text=text), status, HEADERS)
+    return PlainTextResponse(text, status, HEADERS)
 
 
 def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]:

@@ -21,7 +21,7 @@ from icefloe.catalog.handles import repository_url
 from icefloe.catalog.wire import OpenAnswer, OpenRequest
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.credentials.refresh import Deadline
-from icefloe.errors import ErrorKind, NotFoundError
+from icefloe.errors import ErrorKind, NotFoundError, StorageError
 from icefloe.records import Record, replace
 from icefloe.service.domain.decide import Granted, decide
 from icefloe.service.following import side_of
@@ -74,6 +74,8 @@ class _Kept(Record, eq=False):
     deadline: Deadline
     site: Site
     routes: list[Route]
+    is_replacement: bool = False
+    """Whether a store refused the credentials of the one before: this one is not replaced so."""
 
     def __repr__(self) -> str:
         return f"_Kept({self.answer.repo.full_name!r})"
@@ -97,37 +99,54 @@ class OpenedRepositories:
 
     async def show_page(self, request: Request, permit: Permit) -> Response:
         """Return the page of a repository that a request asks for, below the repository's path."""
-        kept = await self._open(permit)
         root = request.scope.get("root_path", "") + f"/repos/{permit.resource_name}"
         scope = {**request.scope, "root_path": root}
-        for route in kept.routes:
-            match, found = route.matches(scope)
-            if match is Match.FULL:
-                inner = Request({**scope, **found})
-                return await self._run(route.endpoint, inner)
-        raise NotFoundError("there is no such page", ErrorKind.ENTRY_NOT_FOUND)
+
+        def show(kept: _Kept) -> Response:
+            for route in kept.routes:
+                match, matched = route.matches(scope)
+                if match is Match.FULL:
+                    page: Response = route.endpoint(Request({**scope, **matched}))
+                    return page
+            raise NotFoundError("there is no such page", ErrorKind.ENTRY_NOT_FOUND)
+
+        return await self._run(permit, show)
 
     async def read_zarr(self, request: Request, permit: Permit, version: str, key: str) -> Response:
         """Return a key of a version of a repository, as Zarr stores it."""
-        kept = await self._open(permit)
-        response = await self._run(kept.site.zarr_file, request, version, key)
+        response = await self._run(permit, lambda kept: kept.site.zarr_file(request, version, key))
         # The next person at this browser may not see it: it is asked for again each time.
         response.headers["cache-control"] = "private, no-cache"
         return response
 
-    async def _run(self, work: Callable[..., Response], *arguments: Any) -> Response:
-        """Do work that blocks in a thread."""
+    async def _run(self, permit: Permit, work: Callable[[_Kept], Response]) -> Response:
+        """Do work with an open repository in a thread."""
+        kept = await self._open(permit)
+        try:
+            async with self._turns:
+                return await run_in_threadpool(work, kept)
+        except StorageError as error:
+            if isinstance(error, NotFoundError) or kept.is_replacement:
+                raise
+        # The store may have ended the credentials before their time: other ones decide.
+        kept = await self._open(permit, refused=kept)
         async with self._turns:
-            return await run_in_threadpool(work, *arguments)
+            return await run_in_threadpool(work, kept)
 
-    async def _open(self, permit: Permit) -> _Kept:
-        """Return a repository that is open; raise the error of the API if it may not be."""
+    async def _open(self, permit: Permit, refused: _Kept | None = None) -> _Kept:
+        """Return a repository that is open; raise the error of the API if it may not be.
+
+        Another one is opened in the place of the one whose credentials a store refused.
+        """
         slot = self._slot(permit)
         async with slot.lock:
             kept, basis = slot.kept, self._basis_now(permit)
-            if kept is None or kept.basis != basis or kept.deadline.is_over(self._service.clock):
+            is_refused = kept is not None and kept is refused
+            is_over = kept is None or kept.deadline.is_over(self._service.clock)
+            if kept is None or is_over or is_refused or kept.basis != basis:
                 slot.kept = None  # if this fails, nobody gets the former one
-                slot.kept = kept = await self._open_again(permit, kept)
+                request = OpenRequest(refused=_fingerprints(kept) if kept and is_refused else {})
+                slot.kept = kept = await self._open_again(permit, kept, request)
             return kept
 
     def _slot(self, permit: Permit) -> _Slot:
@@ -146,11 +165,13 @@ class OpenedRepositories:
         verdict = decide(actor, permit.action, permit.resource, permit.remembered)
         return _basis(permit, verdict.granted) if verdict.allowed else None
 
-    async def _open_again(self, permit: Permit, former: _Kept | None) -> _Kept:
+    async def _open_again(
+        self, permit: Permit, former: _Kept | None, request: OpenRequest
+    ) -> _Kept:
         """Open a repository as the API does; keep the object if its credentials are the same."""
         clock = self._service.clock
         asked_at = clock()
-        opened = await open_with_audit(permit, OpenRequest())
+        opened = await open_with_audit(permit, request)
         answer, left = opened.answer, opened.answer.refresh.seconds_left
         life = _KEPT if left is None else min(_KEPT, timedelta(seconds=left))
         basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
@@ -159,7 +180,14 @@ class OpenedRepositories:
         async with self._turns:
             viewed = await run_in_threadpool(_viewed, answer, self._service.settings.url)
         site = Site(viewed, navigation_of)
-        return _Kept(answer, basis, deadline, site, site.routes())
+        return _Kept(answer, basis, deadline, site, site.routes(), bool(request.refused))
+
+
+def _fingerprints(kept: _Kept) -> dict[str, str]:
+    """Return the credentials of a repository as the API names those that a store refused."""
+    answer = kept.answer
+    of_containers = {part.prefix: part.credential.fingerprint for part in answer.containers}
+    return {"": answer.credential.fingerprint, **of_containers}
 
 
 def _basis(permit: Permit, granted: tuple[Granted, ...]) -> tuple[Any, ...]:

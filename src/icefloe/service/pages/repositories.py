@@ -17,11 +17,11 @@ from icefloe.service.pages.site import (
     PER_PAGE,
     ZARR,
     Visitor,
-    is_for_person,
     page,
     redirect,
     visit_of,
 )
+from icefloe.web.site import is_document
 
 router = APIRouter()
 _Member = Annotated[Permit, Depends(may(Action.SEE_SELF))]
@@ -56,7 +56,8 @@ async def show_repository(
     try:
         return await _opened(request).show_page(request, permit)
     except AccessDeniedError as error:
-        if not error.missing or not is_for_person(request):
+        is_for_program = "authorization" in request.headers or not is_document(request)
+        if not error.missing or is_for_program:
             raise
         return await permit.service.database.run(_refusal_page, request, permit, error)
 

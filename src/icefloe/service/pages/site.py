@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, cast
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Request, Response
-from markupsafe import Markup
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from icefloe.errors import AccessDeniedError, IcefloeError, NotLoggedInError, StorageError
 from icefloe.printable import printable
@@ -26,7 +25,7 @@ from icefloe.service.http.gate import API
 from icefloe.service.http.problems import status_of
 from icefloe.service.login import Session
 from icefloe.service.runtime import Service
-from icefloe.web.site import HEADERS, static_files, templates_of
+from icefloe.web.site import HEADERS, is_document, problem_part, static_files, templates_of
 
 PER_PAGE: Final = 50
 """How many entries of a list a page shows."""
@@ -100,14 +99,14 @@ def _render(template: str, **values: Any) -> str:
     return templates_of("icefloe.service.pages").get_template(template).render(**values)
 
 
-def navigation_of(request: Request) -> Markup:
+def navigation_of(request: Request) -> str:
     """Return the navigation above a page of a repository; none for a program with a token."""
     service = service_of(request)
     cookie = request.cookies.get(cookie_name(service))
     if cookie is None or "authorization" in request.headers:
-        return Markup()
+        return ""
     csrf, name = login.csrf_token(service, cookie), request.state.person
-    return Markup(_render("navigation.html", name=name, csrf=csrf))  # noqa: S704 - our template
+    return _render("navigation.html", name=name, csrf=csrf)
 
 
 def redirect(target: str) -> Response:
@@ -158,8 +157,8 @@ def _as_page(handler: _Handler) -> _Handler:
         if is_for_programs or "authorization" in request.headers:
             return response
         text = _text_of(error)
-        if not is_for_person(request):
-            return PlainTextResponse(text, response.status_code, HEADERS)
+        if not is_document(request):
+            return problem_part(request, text, response.status_code)
         if isinstance(error, NotLoggedInError) and request.method == "GET":
             return redirect(f"/login?next={quoted(_address(request))}")
         visit = await _visit_again(request)
@@ -169,12 +168,6 @@ def _as_page(handler: _Handler) -> _Handler:
         return HTMLResponse(content, response.status_code, HEADERS)
 
     return show
-
-
-def is_for_person(request: Request) -> bool:
-    """Return whether a browser shows the answer as a page: otherwise a script reads it."""
-    is_document = request.headers.get("sec-fetch-dest", "document") == "document"
-    return is_document and "authorization" not in request.headers
 
 
 def _text_of(error: Exception) -> str:
