@@ -176,7 +176,7 @@ class OpenedRepositories:
         life = _KEPT if left is None else min(_KEPT, timedelta(seconds=left))
         basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
         if former is not None and replace(answer, refresh=former.answer.refresh) == former.answer:
-            return replace(former, basis=basis, deadline=deadline)
+            return replace(former, basis=basis, deadline=deadline, is_replacement=False)
         async with self._turns:
             viewed = await run_in_threadpool(_viewed, answer, self._service.settings.url)
         site = Site(viewed, navigation_of)
