@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,8 @@ def pages_world(
         make_map(here, "map", "tapes")
         make_map(here, "closed", "scans")
         make_map(here, "open")
+        with suppress(icefloe.AccessDeniedError):
+            here.client("ada").get_repo("lab/closed")  # the service knows now what it refers to
         offer = ListingSettings("open", f"Maps {HOSTILE}", "CC-BY-4.0", f"Cite us. {HOSTILE}")
         here.client("ada").create_listing("lab", "maps", offer)
         inner = ListingSettings("map", "For the archive", offered_to=("archive",))
@@ -100,7 +102,10 @@ def pages_world(
 
 def browser_of(here: World, person: str | None) -> httpx.Client:
     """Return a browser without a window in which somebody is logged in."""
-    cookies = {}
+    # Without kept connections, nothing is open when a test ends.
+    options: dict[str, Any] = {"headers": {"connection": "close"}, "trust_env": False}
+    browser = httpx.Client(base_url=here.desk.url, timeout=60, **options)
     if person is not None:
-        cookies["icefloe"] = login.start_session(here.desk.service, person, "by a test", "test")
-    return httpx.Client(base_url=here.desk.url, cookies=cookies, trust_env=False, timeout=60)
+        secret = login.start_session(here.desk.service, person, "by a test", "test")
+        browser.cookies.set("icefloe", secret, domain="127.0.0.1")
+    return browser
