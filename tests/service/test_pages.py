@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,15 @@ from icefloe.catalog.model import Person, Repository, TokenScope
 from icefloe.catalog.wire import RequestDecision
 from icefloe.service.database import assets
 from tests.service.client_world import World
-from tests.service.pages_world import HOSTILE, PEOPLE, browser_of, map_values, pages_world
-from tests.support.servers import VENDOR, S3Endpoint
+from tests.service.pages_world import HOSTILE, PEOPLE, browser_of, map_values
+from tests.support.servers import VENDOR
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def here(
-    tmp_path_factory: pytest.TempPathFactory, lab_store: S3Endpoint, archive_store: S3Endpoint
-) -> Iterator[World]:
-    folder: Path = tmp_path_factory.mktemp("pages")
-    with pages_world(folder / "service", lab_store, archive_store, folder.name) as here:
-        yield here
+def here(pages_service: World) -> World:
+    return pages_service
 
 
 @pytest.fixture(scope="module")
@@ -346,10 +342,23 @@ def test_zarr_asks_for_the_scope_of_a_token(here: World) -> None:
     assert (head.status_code, head.headers["content-length"]) == (200, str(19 * 36 * 4))
 
 
-def test_the_lines_to_copy_are_those_of_the_service(here: World) -> None:
-    text = html.unescape(browser_of(here, "cid").get("/repos/lab/map/").text)
+def test_the_lines_to_copy_are_those_of_the_service(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = browser_of(here, "cid").get("/repos/lab/map/").text
+    recipes = [
+        html.unescape(code) for code in re.findall(r"<code>(import.*?)</code>", text, re.DOTALL)
+    ]
     host = here.desk.url.removeprefix("http://")
-    assert f'xr.open_dataset("icefloe://{host}/lab/map", engine="icefloe")' in text
-    assert f'icefloe.Client("{here.desk.url}").login()' in text
-    assert 'client.get_repo("lab/map")' in text
-    assert f'zarr.open_group("{here.desk.url}/zarr/lab/map@main", mode="r"' in text
+    assert f'xr.open_dataset("icefloe://{host}/lab/map", engine="icefloe")' in recipes[0]
+    assert f'icefloe.Client("{here.desk.url}").login()' in recipes[1]
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["cid"])
+    names: dict[str, Any] = {}
+    for code in recipes:
+        exec(code, names)
+    repository, group = names["repository"], names["group"]
+    store = repository.readonly_session("main").store
+    np.testing.assert_array_equal(zarr.open_array(store, path="t2m")[:], map_values())
+    np.testing.assert_array_equal(names["ds"]["t2m"].to_numpy(), map_values())
+    np.testing.assert_array_equal(group["t2m"][:], map_values())

@@ -1,7 +1,6 @@
 """The pages of the service in a real browser, from the login to a map of somebody else's data."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -10,10 +9,9 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from icefloe.catalog.wire import RequestDecision
 from icefloe.service import login
 from tests.service.client_world import World
-from tests.service.pages_world import browser_of, pages_world
+from tests.service.pages_world import browser_of
 from tests.support.browser import PASSWORD
 from tests.support.chromium import chromium, serious_problems
-from tests.support.servers import S3Endpoint
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -37,12 +35,8 @@ PUBLIC_PAGES = ("/login", "/logged-out")
 
 
 @pytest.fixture(scope="module")
-def here(
-    tmp_path_factory: pytest.TempPathFactory, lab_store: S3Endpoint, archive_store: S3Endpoint
-) -> Iterator[World]:
-    folder: Path = tmp_path_factory.mktemp("browser")
-    with pages_world(folder / "service", lab_store, archive_store, folder.name) as here:
-        yield here
+def here(pages_service: World) -> World:
+    return pages_service
 
 
 @pytest.fixture(scope="module")

@@ -58,10 +58,15 @@ class ServedRepository(Viewed):
         """Return the lines that read a version as Zarr over HTTP, with a token."""
         del origin
         url = literal(f"{self._service_url}{ZARR}/{self.name}@{version.path_name}")
+        is_encrypted = self._service_url.startswith("https:")
+        options = '{"default_headers": headers' + ("" if is_encrypted else ', "allow_http": True')
         lines = (
             "import os, zarr",
+            "from obstore.store import HTTPStore",
+            "from zarr.storage import ObjectStore",
             'headers = {"Authorization": f"Bearer {os.environ[\'ICEFLOE_TOKEN\']}"}',
-            f'zarr.open_group({url}, mode="r", storage_options={{"headers": headers}})',
+            f"store = HTTPStore({url}, client_options={options}}})",
+            'group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")',
         )
         return Recipe("Zarr over HTTP, with a token", "\n".join(lines))
 
