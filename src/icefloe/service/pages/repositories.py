@@ -35,9 +35,15 @@ def show_repositories(
 ) -> Response:
     """Show the repositories that somebody may read, all or those with some words."""
     found = find_repositories(permit, org or None, search, limit=PER_PAGE, cursor=cursor)
-    roles = permit.caller.roles
-    values = {"org": org, "search": search or "", "is_first": cursor is None, "roles": roles}
-    return page(visit, "repositories.html", found=found, **values)
+    return page(
+        visit,
+        "repositories.html",
+        found=found,
+        org=org,
+        search=search or "",
+        is_first=cursor is None,
+        roles=permit.caller.roles,
+    )
 
 
 @router.get("/repos/{org}/{name}")
@@ -94,5 +100,5 @@ def _refusal_page(request: Request, permit: Permit, error: AccessDeniedError) ->
         for grant in error.missing
     ]
     can_ask = any(grant["can_be_asked"] and grant["request"] is None for grant in missing)
-    visit, values = visit_of(request, {}), {"repository": name, "can_ask": can_ask}
-    return page(visit, "refused.html", 403, missing=missing, **values)
+    visit = visit_of(request, {})
+    return page(visit, "refused.html", 403, missing=missing, repository=name, can_ask=can_ask)
