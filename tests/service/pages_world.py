@@ -48,7 +48,7 @@ def make_map(here: World, name: str, folder: str | None = None) -> None:
         "lon": (np.arange(0.0, 360, 10), "degrees_east"),
     }
     for axis, (values, units) in axes.items():
-        attributes = {"units": units}
+        attributes: dict[str, Any] = {"units": units}
         group.create_array(axis, data=values, dimension_names=(axis,), attributes=attributes)
     array = group.create_array(
         "t2m",
