@@ -64,11 +64,13 @@ class Recipe(Record):
 class Viewed:
     """A repository that pages show; it keeps the sessions of the versions that were read last."""
 
-    def __init__(self, repository: Repository, name: str, url: str) -> None:
+    def __init__(self, repository: Repository, name: str, url: str, description: str = "") -> None:
         self.repository: Final = repository
         self.name: Final = name
         self.url: Final = url
         """How a user opens it elsewhere."""
+        self.description: Final = description
+        """What others say of the repository as a whole."""
         self._sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         self._lock: Final = Lock()
 
@@ -156,6 +158,6 @@ def literal(text: str) -> str:
     r"""Return a text as Python code, in which no character acts on a terminal or on its reader.
 
     >>> print(literal('a "b"'), literal("\u202e"))
-    "a \\"b\\"" '\\u202e'
+    "a \"b\"" '\u202e'
     """
     return json.dumps(text, ensure_ascii=False) if text.isprintable() else ascii(text)

@@ -8,6 +8,7 @@ renewed behind the back of a decision.
 """
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,11 +18,13 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Match, Route
 
+from icefloe.api.repository import Repository
 from icefloe.catalog.handles import repository_url
 from icefloe.catalog.wire import OpenAnswer, OpenRequest
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.credentials.refresh import Deadline
-from icefloe.errors import ErrorKind, NotFoundError, StorageError
+from icefloe.effects import run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, StorageError
 from icefloe.records import Record, replace
 from icefloe.service.domain.decide import Granted, decide
 from icefloe.service.following import side_of
@@ -31,22 +34,30 @@ from icefloe.service.pages.site import ZARR, navigation_of
 from icefloe.service.runtime import Service
 from icefloe.web.site import Site
 from icefloe.web.versions import Recipe, Version, Viewed, literal
+from icefloe.zarr_store.store import size_of_value
 
-_MOST_REPOSITORIES: Final = 64
+_MOST_REPOSITORIES: Final = 32
 """How many repositories this process keeps open for pages."""
 _MOST_REQUESTS: Final = 16
 """How many requests read repositories at the same time; the threads of the others stay free."""
+_MOST_OF_ONE: Final = 6
+"""How many of them are of one person, for one repository: as many as a browser sends at once."""
 _KEPT: Final = timedelta(minutes=4)
 """After this time, nearly, a repository is opened again; its credentials live for longer."""
-_CACHES: Final = CachingConfig(num_snapshot_nodes=50_000, num_chunk_refs=500_000)
-"""What one repository keeps in memory, beside a few sessions."""
+_CACHES: Final = CachingConfig(num_snapshot_nodes=50_000, num_chunk_refs=200_000)
+"""The content of the caches of a repository, beside a few sessions."""
+_LARGEST_FILE: Final = 256 * 1024**2
+"""The largest part of a chunk that is sent at once: it is in memory meanwhile."""
+_RANGE: Final = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
 
 
 class ServedRepository(Viewed):
     """A repository of the service, which people open by its name."""
 
-    def __init__(self, repository: Any, name: str, service_url: str) -> None:
-        super().__init__(repository, name, repository_url(service_url, name))
+    def __init__(
+        self, repository: Repository, name: str, service_url: str, description: str = ""
+    ) -> None:
+        super().__init__(repository, name, repository_url(service_url, name), description)
         self._service_url: Final = service_url
 
     def opening_code(self) -> str:
@@ -77,6 +88,7 @@ class _Kept(Record, eq=False):
     answer: OpenAnswer
     basis: tuple[Any, ...]
     deadline: Deadline
+    viewed: Viewed
     site: Site
     routes: list[Route]
     is_replacement: bool = False
@@ -91,6 +103,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.lock: Final = asyncio.Lock()
+        self.turns: Final = asyncio.Semaphore(_MOST_OF_ONE)
         self.kept: _Kept | None = None
 
 
@@ -119,31 +132,40 @@ class OpenedRepositories:
 
     async def read_zarr(self, request: Request, permit: Permit, version: str, key: str) -> Response:
         """Return a key of a version of a repository, as Zarr stores it."""
-        response = await self._run(permit, lambda kept: kept.site.zarr_file(request, version, key))
-        # The next person at this browser may not see it: it is asked for again each time.
-        response.headers["cache-control"] = "private, no-cache"
-        return response
+
+        def read(kept: _Kept) -> Response:
+            _check_size(kept.viewed.version(version), key, request.headers.get("range", ""))
+            return kept.site.zarr_file(request, version, key)
+
+        return await self._run(permit, read)
 
     async def _run(self, permit: Permit, work: Callable[[_Kept], Response]) -> Response:
-        """Do work with an open repository in a thread."""
-        kept = await self._open(permit)
-        try:
-            async with self._turns:
-                return await run_in_threadpool(work, kept)
-        except StorageError as error:
-            if isinstance(error, NotFoundError) or kept.is_replacement:
-                raise
-        # The store may have ended the credentials before their time: other ones decide.
-        kept = await self._open(permit, refused=kept)
-        async with self._turns:
-            return await run_in_threadpool(work, kept)
+        """Return the answer of work with an open repository, which is done in a thread."""
+        slot = self._slot(permit)
+        async with slot.turns:
+            kept = await self._open(slot, permit)
+            try:
+                response = await self._in_thread(work, kept)
+            except StorageError as error:
+                if isinstance(error, NotFoundError) or kept.is_replacement:
+                    raise
+                # The store may have ended the credentials before their time: others decide.
+                kept = await self._open(slot, permit, refused=kept)
+                response = await self._in_thread(work, kept)
+        if "cache-control" in response.headers:
+            # The next person at this browser may not see it: it is asked for again each time.
+            response.headers["cache-control"] = "private, no-cache"
+        return response
 
-    async def _open(self, permit: Permit, refused: _Kept | None = None) -> _Kept:
+    async def _in_thread[T, R](self, work: Callable[[T], R], argument: T) -> R:
+        async with self._turns:
+            return await run_in_threadpool(work, argument)
+
+    async def _open(self, slot: _Slot, permit: Permit, refused: _Kept | None = None) -> _Kept:
         """Return a repository that is open; raise the error of the API if it may not be.
 
         Another one is opened in the place of the one whose credentials a store refused.
         """
-        slot = self._slot(permit)
         async with slot.lock:
             kept, basis = slot.kept, self._basis_now(permit)
             is_refused = kept is not None and kept is refused
@@ -160,6 +182,10 @@ class OpenedRepositories:
         self._slots.move_to_end(key)
         while len(self._slots) > _MOST_REPOSITORIES:
             self._slots.popitem(last=False)
+        for other in self._slots.values():
+            kept = other.kept
+            if other is not slot and kept and kept.deadline.is_over(self._service.clock):
+                other.kept = None
         return slot
 
     def _basis_now(self, permit: Permit) -> tuple[Any, ...] | None:
@@ -182,10 +208,17 @@ class OpenedRepositories:
         basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
         if former is not None and replace(answer, refresh=former.answer.refresh) == former.answer:
             return replace(former, basis=basis, deadline=deadline, is_replacement=False)
-        async with self._turns:
-            viewed = await run_in_threadpool(_viewed, answer, self._service.settings.url)
-        site = Site(viewed, navigation_of)
-        return _Kept(answer, basis, deadline, site, site.routes(), bool(request.refused))
+        viewed = await self._in_thread(self._viewed, answer)
+        site, is_replacement = Site(viewed, navigation_of), bool(request.refused)
+        return _Kept(answer, basis, deadline, viewed, site, site.routes(), is_replacement)
+
+    def _viewed(self, answer: OpenAnswer) -> Viewed:
+        """Open a repository with the containers and credentials of an answer only."""
+        side = side_of(answer)
+        config = side.config.merge(RepositoryConfig(caching=_CACHES))
+        repository, entry = replace(side, config=config).open(), answer.repo
+        url = self._service.settings.url
+        return ServedRepository(repository, entry.full_name, url, entry.description)
 
 
 def _fingerprints(kept: _Kept) -> dict[str, str]:
@@ -201,8 +234,26 @@ def _basis(permit: Permit, granted: tuple[Granted, ...]) -> tuple[Any, ...]:
     return permit.entry.repository, permit.entry.bucket, granted
 
 
-def _viewed(answer: OpenAnswer, service_url: str) -> Viewed:
-    side = side_of(answer)
-    config = side.config.merge(RepositoryConfig(caching=_CACHES))
-    repository = replace(side, config=config).open()
-    return ServedRepository(repository, answer.repo.full_name, service_url)
+def _check_size(version: Version, key: str, byte_range: str) -> None:
+    """Raise `InvalidInputError` for a chunk, or a range of it, that is too large to be sent."""
+    size = _range_size(byte_range, run_blocking(size_of_value(version.state, key)) or 0)
+    if size > _LARGEST_FILE:
+        problem = f"{key} has {size} bytes, and the service sends {_LARGEST_FILE} at most"
+        advice = "ask for ranges, or open the repository with icefloe.Client"
+        raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
+
+
+def _range_size(byte_range: str, size: int) -> int:
+    """Return how many bytes of a file a `Range` header asks for.
+
+    >>> [_range_size(text, 100) for text in ("bytes=10-19", "bytes=90-", "bytes=-5", "", "x")]
+    [10, 10, 5, 100, 100]
+    """
+    match = _RANGE.fullmatch(byte_range)
+    if match is None:
+        return size
+    start, stop, suffix = match.groups()
+    if suffix:
+        return min(int(suffix), size)
+    end = min(int(stop) + 1, size) if stop else size
+    return max(0, end - int(start))
