@@ -5,13 +5,16 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
 
 from icefloe.service.database.engine import Database
 from tests.support.servers import S3Endpoint, seaweedfs
+
+if TYPE_CHECKING:
+    from tests.service.client_world import World
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +80,15 @@ def archive_store(servers_folder: Path) -> Iterator[S3Endpoint]:
         shared=servers_folder, name="sts-archive", bucket="tapes", has_sts=True, **options
     ) as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def pages_service(
+    tmp_path_factory: pytest.TempPathFactory, lab_store: S3Endpoint, archive_store: S3Endpoint
+) -> Iterator["World"]:
+    """A service with pages, in a process of its own."""
+    from tests.service.pages_world import pages_world
+
+    folder, prefix = tmp_path_factory.mktemp("pages"), f"test-{uuid.uuid4().hex}"
+    with pages_world(folder / "service", lab_store, archive_store, prefix) as here:
+        yield here

@@ -40,7 +40,8 @@ def browser(desk: Desk) -> Browser:
     assert link is not None
     browser = new_browser(desk)
     assert browser.join(link, "root").status_code == 200
-    assert "You are logged in" in browser.text
+    assert browser.open("/account").status_code == 200
+    assert "You are logged in as <strong>root</strong>" in browser.text
     return browser
 
 
@@ -100,6 +101,7 @@ def test_an_operator_invites_another_one(desk: Desk) -> None:
     created = desk.ask("root", "POST", "/invitations", {"operator": True}).json()
     browser = new_browser(desk)
     browser.join(created["link"], "Second")
+    browser.open("/account")
     assert "an operator of this service" in browser.text
     assert created["link"] not in str(desk.audited())
 
@@ -243,8 +245,12 @@ def test_cookies_and_headers_of_pages(tmp_path: Path) -> None:
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
-    for forbidden in ("<script", "style=", "onclick", "<style"):
+    for forbidden in ("<script>", "style=", "onclick", "<style"):
         assert forbidden not in response.text
+    assert set(re.findall('<script src="(/[^"]*)', response.text)) == {
+        "/static/vendor/htmx.min.js",
+        "/static/icefloe.js",
+    }
 
 
 def test_errors_of_pages_are_pages(desk: Desk) -> None:

@@ -1,7 +1,7 @@
 """One call opens a repository with all its containers, against real stores with an STS."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,17 @@ import zarr
 
 import icefloe
 from icefloe.catalog.model import Member, Organisation, Person, Role
+from icefloe.service import login
 from icefloe.service.database import accounts
 from icefloe.service.settings import Settings
-from tests.support.desk import Desk, bucket_body, read_with_reference, root_of
+from tests.support.desk import (
+    Desk,
+    bucket_body,
+    container_at,
+    read_with_reference,
+    root_of,
+    storage_at,
+)
 from tests.support.servers import S3Endpoint
 
 pytestmark = pytest.mark.server
@@ -131,3 +139,33 @@ def test_a_reader_opens_everything_with_one_call(
     secret = answer["credential"]["values"]["secret_access_key"]
     with desk.service.database.reading() as connection:
         assert secret not in str(connection.exec_driver_sql("SELECT * FROM audit").all())
+
+
+def test_a_page_opens_a_repository_again_before_its_credentials_end(
+    desk: Desk, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+) -> None:
+    make_repository(desk, lab_store, archive_store, prefix)
+    policy = {"bucket": "tapes", "prefix": "daily/", "shared_with": ["lab"]}
+    assert desk.ask("eve", "POST", "/orgs/archive/policies", policy).status_code == 201
+    cookies = {"icefloe": login.start_session(desk.service, "bob", "by a test", "test")}
+    desk.client.cookies.update(cookies)
+
+    def opens() -> int:
+        assert desk.client.get("/zarr/lab/sst@main/virtual/c/0").status_code == 200
+        return sum(entry[1] == "repositories:open" and entry[3] for entry in desk.audited())
+
+    assert [opens(), opens()] == [1, 1]
+    desk.now += timedelta(minutes=4)  # the credentials live for an hour
+    assert [opens(), opens()] == [2, 2]
+    mints = desk.service.broker.mints
+    desk.now += timedelta(minutes=52)  # which is less than five minutes before their end
+    assert opens() == 3
+    assert desk.service.broker.mints == mints + 2
+    # A writer adds a container, which nobody has shared.
+    storage = storage_at(lab_store, f"{prefix}/sst")
+    config = icefloe.Repository.open(storage).config
+    secret = f"s3://{archive_store.bucket}/{prefix}/secret/"
+    config.set_virtual_chunk_container(container_at(archive_store, secret))
+    icefloe.Repository.open(storage, config).save_config()
+    desk.now += timedelta(minutes=4)
+    assert desk.client.get("/repos/lab/sst/").status_code == 403

@@ -24,6 +24,7 @@ import zarr
 
 import icefloe
 from tests.service.client_world import CHUNK, LENGTH, World, check_cube, make_cube, world
+from tests.service.pages_world import browser_of
 from tests.support.proxy import CuttingProxy, LoseResponse, cutting_proxy
 from tests.support.servers import S3Endpoint, seaweedfs_gateway
 
@@ -145,6 +146,22 @@ def test_awaited_reads_go_on_as_well(town: Town, name: str, values: Any) -> None
     town.desk.forget_requests()
     asyncio.run(read())
     assert town.renewals == len(FACTORS)
+
+
+def test_pages_go_on_as_well(town: Town, name: str, values: Any) -> None:
+    browser = browser_of(town, "cid")
+
+    def read(array: str, chunk: int) -> Any:
+        response = browser.get(f"/zarr/lab/{name}@main/{array}/c/{chunk}")
+        assert response.status_code == 200, response.text
+        return np.frombuffer(response.content, "<i4")
+
+    for chunk in range(2):
+        part = slice(CHUNK * chunk, CHUNK * (chunk + 1))
+        for array in FACTORS:
+            np.testing.assert_array_equal(read(array, chunk), part_of(values, array, part))
+        assert browser.get(f"/repos/lab/{name}/picture/tapes").status_code == 200
+        town.restart()
 
 
 @pytest.mark.parametrize("is_awaited", [False, True], ids=["blocking", "awaited"])

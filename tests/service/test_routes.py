@@ -17,7 +17,7 @@ from icefloe.service.http.access import anybody
 from icefloe.service.http.app import ROUTERS
 from icefloe.service.http.gate import API
 from icefloe.service.http.health import metrics_router
-from icefloe.service.pages import accounts, requests
+from icefloe.service.pages import accounts, listings, repositories, requests
 from icefloe.service.settings import RateLimits, Settings
 from tests.support.desk import Desk
 from tests.support.example_world import ASKS_A_STORE, NOWHERE, fill, path_of, send
@@ -32,7 +32,7 @@ def routes_of(*routers: Any) -> list[APIRoute]:
 
 
 ROUTES = routes_of(*ROUTERS, metrics_router)
-PAGES = routes_of(accounts.router, requests.router)
+PAGES = routes_of(accounts.router, listings.router, repositories.router, requests.router)
 
 
 def action_of(route: APIRoute) -> Action | None:
@@ -177,13 +177,15 @@ FOR_ANYBODY = {
     "GET /login/provider": 422,
     "GET /login/provider/callback": 422,
     "GET /join/{secret}": 404,
+    "GET /zarr/{org}/{name}@{version}/{key:path}": 401,
+    "HEAD /zarr/{org}/{name}@{version}/{key:path}": 401,
 }
 """Pages before a login, and what they answer here, where there is no provider and no link."""
 
 
 @pytest.mark.parametrize("route", PAGES, ids=label)
 def test_a_page_sends_who_is_not_logged_in_to_the_login(desk: Desk, route: APIRoute) -> None:
-    path = re.sub(r"\{\w+\}", "unknown", route.path)
+    path = re.sub(r"\{\w+(:path)?\}", "unknown", route.path)
     desk.client.cookies.clear()
     response = desk.client.request(method_of(route), path, follow_redirects=False)
     if method_of(route) == "POST":

@@ -39,7 +39,7 @@ def open_client(served: Served) -> httpx.Client:
 def join_first(served: Served, client: httpx.Client) -> Browser:
     browser = Browser(client)
     assert browser.join(served.first_link, "root").status_code == 200
-    assert "an operator of this service" in browser.text
+    assert "an operator of this service" in browser.open("/account").text
     return browser
 
 

@@ -15,7 +15,7 @@ import icefloe
 from icefloe.catalog.model import Delegation
 from icefloe.catalog.wire import CredentialAnswer
 from icefloe.records import replace
-from icefloe.service.http.app import create_app
+from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Grant, Secret
@@ -118,7 +118,7 @@ class _Vendor(StsVendor):
 def _server(settings: Settings) -> uvicorn.Server:
     service = Service(settings)
     service.vendors[Delegation.ROLE] = _Vendor(service)
-    app = create_app(service)
+    app = create_site(service)
     path = settings.folder / _REQUESTS
 
     async def counting(scope: Any, receive: Any, send: Any) -> None:

@@ -1,5 +1,6 @@
 """Pages over HTTP: what they show, what they never run, how they fail."""
 
+import html
 import re
 
 import httpx2 as httpx
@@ -44,7 +45,7 @@ def test_the_root_lists_groups_and_arrays(client: httpx.Client) -> None:
         assert f">{name}</a>" in text
     assert "time: 20" in text
     assert "degrees_north" in text
-    assert 'xr.open_dataset("./cube", engine="icefloe")' in text
+    assert 'xr.open_dataset("./cube", engine="icefloe")' in html.unescape(text)
 
 
 def test_hostile_texts_stay_text(client: httpx.Client, repository: icefloe.Repository) -> None:

@@ -294,9 +294,14 @@ class Client(Administration):
 
     import_repo = blocking(import_repo_async)
 
-    async def list_repos_async(self, organisation: str | None = None) -> list[model.Repository]:
-        """List the repositories that the caller may read, of one organisation or of all."""
-        return await self._list(model.Repository, "/repos", org=organisation)
+    async def list_repos_async(
+        self, organisation: str | None = None, *, search: str | None = None
+    ) -> list[model.Repository]:
+        """List the repositories that the caller may read, of one organisation or of all.
+
+        With `search`, list those whose name or description has all of these words.
+        """
+        return await self._list(model.Repository, "/repos", org=organisation, search=search)
 
     list_repos = blocking(list_repos_async)
 

@@ -61,7 +61,7 @@ _ERROR_OF_STATUS: Final[Mapping[int, type[IcefloeError]]] = {
 }
 """The same for codes that are not in the table, by status; all others are `ServiceError`."""
 
-_REASONS: Final = {
+REASONS: Final = {
     "no_policy": "no policy shares it",
     "wrong_scope": "a policy shares it with others only",
     "bucket_unknown": "no organisation has registered this bucket",
@@ -71,6 +71,7 @@ _REASONS: Final = {
     "forbidden_scheme": "data of this kind is never read through a service",
     "invalid": "its address is not valid",
 }
+"""Why a container may not be read, in words."""
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 _ATTEMPTS: Final = 4
 _FIRST_PAUSE_SECONDS: Final = 0.2
@@ -270,7 +271,7 @@ def access_text(message: str, missing: tuple[MissingGrant, ...]) -> str:
         return message
     sentences = [message.partition("\n")[0]]
     for grant in missing:
-        reason = _REASONS.get(grant.reason, grant.reason)
+        reason = REASONS.get(grant.reason, grant.reason)
         who = grant.who[:1].upper() + grant.who[1:]
         sentence = f"- {grant.container}: {reason}. {who} can change that: {grant.what_to_do}."
         if grant.url:

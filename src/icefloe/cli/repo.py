@@ -27,14 +27,17 @@ def list_(
         str | None, typer.Argument(help="Only those of this organisation.")
     ] = None,
     *,
+    search: Annotated[
+        str | None, typer.Option(help="Words of the name or the description.")
+    ] = None,
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the repositories that you may read.
 
-    Example: icefloe repo list ocean-lab
+    Example: icefloe repo list ocean-lab --search 'sea surface'
     """
-    repositories = client_of(service).list_repos(organisation)
+    repositories = client_of(service).list_repos(organisation, search=search)
     columns = ("full_name", "description", "visibility", "status")
     show_entries(repositories, *columns, as_json=as_json)
 

@@ -155,11 +155,11 @@ def _credential_in(answer: OpenAnswer, container: str | None) -> CredentialAnswe
 
 
 def side_of(answer: OpenAnswer, renewal_of: Callable[[str | None], Renew] | None = None) -> Side:
-    """Return what an answer of the service lets one open.
+    """Return what an answer of the service lets one open: its containers, and no others.
 
     `renewal_of` returns what renews the credential of a container, or of the repository itself.
     """
-    config = RepositoryConfig.default()
+    config = RepositoryConfig(virtual_chunk_containers={})
     credentials = {}
     for container in answer.containers:
         config.set_virtual_chunk_container(container_of(container))

@@ -20,8 +20,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from icefloe.errors import AccessDeniedError, IcefloeError, InvalidInputError, NotFoundError
+from icefloe.errors import (
+    AccessDeniedError,
+    IcefloeError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.printable import printable
@@ -53,8 +60,9 @@ _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 def create_site(viewed: Viewed) -> Starlette:
     """Return the application that shows a repository to browsers on this machine."""
     site = Site(viewed)
+    zarr = Route("/zarr/{version}/{key:path}", site.zarr, methods=["GET", "HEAD"])
     return Starlette(
-        routes=[*site.routes(), static_files()],
+        routes=[*site.routes(), zarr, static_files()],
         # A page of another site that resolves its own name to this machine sends that name.
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS))],
         exception_handlers={IcefloeError: site.problem, 404: site.problem},
@@ -63,7 +71,16 @@ def create_site(viewed: Viewed) -> Starlette:
 
 def static_files() -> Mount:
     """Return the route of style sheets and scripts, at the root of whatever site has the pages."""
-    return Mount("/static", StaticFiles(directory=Path(str(files("icefloe.web") / "static"))))
+    return Mount("/static", _StaticFiles(directory=Path(str(files("icefloe.web") / "static"))))
+
+
+class _StaticFiles(StaticFiles):
+    """Files that browsers keep, and ask about before they use them again."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 class Change(Record):
@@ -75,10 +92,14 @@ class Change(Record):
 
 
 class Site:
-    """The pages of a repository."""
+    """The pages of a repository.
 
-    def __init__(self, viewed: Viewed) -> None:
+    `navigation` returns the HTML above each page where the pages are a part of a larger site.
+    """
+
+    def __init__(self, viewed: Viewed, navigation: Callable[[Request], str] = lambda _: "") -> None:
         self._viewed: Final = viewed
+        self._navigation: Final = navigation
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages, below the root of the repository."""
@@ -92,7 +113,6 @@ class Site:
             Route("/history", self.history),
             Route("/history.svg", self.history_picture),
             Route("/commit/{snapshot}", self.commit),
-            Route("/zarr/{version}/{key:path}", self.zarr, methods=["GET", "HEAD"]),
             *ArchivePages(self._viewed, self._page).routes(),
         ]
 
@@ -190,6 +210,8 @@ class Site:
         version, node = self._array(request)
         try:
             figures = pictures.read_statistics(version, node)
+        except StorageError:
+            raise  # a service looks whether its credentials have ended
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
             return self._fragment("problem_part.html", text=text)
@@ -225,17 +247,23 @@ class Site:
         version, node = self._array(request)
         try:
             content = read(version, node, _index(request)).to_bytes()
+        except StorageError:
+            raise
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
             return PlainTextResponse(text, 422, HEADERS)
         return Response(content, headers=HEADERS, media_type="application/octet-stream")
 
     def zarr(self, request: Request) -> Response:
-        """Return a key of a version, as Zarr stores it."""
+        """Return a key of a version of this repository, as Zarr stores it."""
         name, _, version_name = request.path_params["version"].rpartition("@")
         if name != self._viewed.name:
             return PlainTextResponse("there is no such repository", 404, HEADERS)
-        version, key = self._viewed.version(version_name), request.path_params["key"]
+        return self.zarr_file(request, version_name, request.path_params["key"])
+
+    def zarr_file(self, request: Request, version_name: str, key: str) -> Response:
+        """Return a key of a version, as Zarr stores it, or the range of it that is asked for."""
+        version = self._viewed.version(version_name)
         tag = f'"{version.session.snapshot_id}"'
         headers = HEADERS | {"etag": tag, "accept-ranges": "bytes"}
         is_fixed = version.is_fixed
@@ -277,22 +305,20 @@ class Site:
             parameters = ({"version": chosen} if chosen else {}) | query
             return _url(root + path, **parameters)
 
-        text = (
-            _templates()
-            .get_template(template)
-            .render(
-                viewed=self._viewed,
-                version=version,
-                version_names=list(self._viewed.version_names()),
-                link=link,
-                origin=str(request.base_url).rstrip("/"),
-                **values,
-            )
+        text = _render(
+            template,
+            viewed=self._viewed,
+            version=version,
+            version_names=list(self._viewed.version_names()),
+            link=link,
+            navigation=self._navigation(request),
+            origin=str(request.base_url).rstrip("/"),
+            **values,
         )
         return HTMLResponse(text, headers=HEADERS)
 
     def _fragment(self, template: str, **values: Any) -> Response:
-        return HTMLResponse(_templates().get_template(template).render(**values), headers=HEADERS)
+        return HTMLResponse(_render(template, **values), headers=HEADERS)
 
     def problem(self, request: Request, error: Exception) -> Response:
         """Show an error as a page."""
@@ -308,10 +334,23 @@ class Site:
                 status = 403
         else:
             status = 404
-        template = _templates().get_template("problem.html")
+        if not is_document(request):
+            return problem_part(request, text, status)
         root = request.scope.get("root_path", "") + "/"
-        content = template.render(viewed=self._viewed, text=text, root=root)
+        content = _render("problem.html", viewed=self._viewed, text=text, root=root)
         return HTMLResponse(content, status, HEADERS)
+
+
+def is_document(request: Request) -> bool:
+    """Return whether a browser shows the answer as a page; otherwise a script of it asks."""
+    return request.headers.get("sec-fetch-dest", "document") == "document"
+
+
+def problem_part(request: Request, text: str, status: int) -> Response:
+    """Return a problem for a script of ours: htmx puts it into the page, others show the text."""
+    if "hx-request" in request.headers:
+        return HTMLResponse(_render("problem_part.html", text=text), status, HEADERS)
+    return PlainTextResponse(text, status, HEADERS)
 
 
 def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]:
@@ -374,9 +413,14 @@ def _url(path: str, **query: str) -> str:
     return quote(path, safe="/") + (f"?{parameters}" if parameters else "")
 
 
+def _render(template: str, **values: Any) -> str:
+    return templates_of("icefloe.web").get_template(template).render(**values)
+
+
 @cache
-def _templates() -> Environment:
-    loader = PackageLoader("icefloe.web")
+def templates_of(package: str) -> Environment:
+    """Return the templates of a package, with escaping and the filters of our pages."""
+    loader = PackageLoader(package)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

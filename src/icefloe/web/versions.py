@@ -1,10 +1,12 @@
-"""The repository that pages show, and its versions by name."""
+"""The repository that pages show, its versions by name, and the lines that open it elsewhere."""
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Final
+from urllib.parse import quote
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session, state_of
@@ -15,6 +17,7 @@ from icefloe.transactions.session import SessionState
 _MAIN: Final = "main"
 _MOST_SESSIONS: Final = 8
 _SNAPSHOT_ID: Final = r"[0-9A-HJKMNP-TV-Z]{20}"
+_PLAIN_NAME: Final = r"[A-Za-z0-9._-]+"
 
 
 class Version(Record, eq=False):
@@ -37,15 +40,37 @@ class Version(Record, eq=False):
         """Whether the name always means this version."""
         return self.kind in ("tag", "snapshot")
 
+    @property
+    def argument(self) -> str:
+        """The argument of `readonly_session` and of xarray that names the version."""
+        if self.kind in ("branch", "tag"):
+            return f"{self.kind}={literal(self.name)}"
+        return f"snapshot_id={literal(self.session.snapshot_id)}"
+
+    @property
+    def path_name(self) -> str:
+        """The name of the version as a part of a path: other names than plain ones are ids."""
+        is_plain = re.fullmatch(_PLAIN_NAME, self.name) is not None
+        return self.name if is_plain else self.session.snapshot_id
+
+
+class Recipe(Record):
+    """Lines of code that open a version elsewhere."""
+
+    title: str
+    code: str
+
 
 class Viewed:
     """A repository that pages show; it keeps the sessions of the versions that were read last."""
 
-    def __init__(self, repository: Repository, name: str, url: str) -> None:
+    def __init__(self, repository: Repository, name: str, url: str, description: str = "") -> None:
         self.repository: Final = repository
         self.name: Final = name
         self.url: Final = url
         """How a user opens it elsewhere."""
+        self.description: Final = description
+        """What others say of the repository as a whole."""
         self._sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         self._lock: Final = Lock()
 
@@ -81,6 +106,34 @@ class Viewed:
                 del self._sessions[next(iter(self._sessions))]
         return kept
 
+    # The lines that people copy
+
+    def recipes(self, version: Version, group: str, origin: str) -> list[Recipe]:
+        """Return lines that open a group elsewhere; `origin` is the address of the pages."""
+        arguments = [literal(self.url), 'engine="icefloe"']
+        if group:
+            arguments.append(f"group={literal(group)}")
+        if version.name != _MAIN:
+            arguments.append(version.argument)
+        dataset = f"import xarray as xr\nds = xr.open_dataset({', '.join(arguments)})"
+        session = f"store = repository.readonly_session({version.argument}).store"
+        return [
+            Recipe("xarray", dataset),
+            Recipe("Python, with branches and tags", f"{self.opening_code()}\n{session}"),
+            self.zarr_recipe(version, origin),
+        ]
+
+    def opening_code(self) -> str:
+        """Return the lines that open the repository."""
+        opening = f"icefloe.Repository.open(icefloe.storage_from_url({literal(self.url)}))"
+        return f"import icefloe\nrepository = {opening}"
+
+    def zarr_recipe(self, version: Version, origin: str) -> Recipe:
+        """Return the lines that read a version as Zarr over HTTP."""
+        url = literal(f"{origin}/zarr/{quote(self.name, safe='')}@{version.path_name}")
+        code = f'import zarr\nzarr.open_group({url}, mode="r")'
+        return Recipe("Zarr over HTTP, while this page is served", code)
+
     def version_names(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the kinds of names, with the names of each kind in order."""
         yield "Branches", sorted(self.repository.list_branches())
@@ -99,3 +152,12 @@ def _moment(name: str) -> datetime:
         problem = f"there is no branch, tag or snapshot {name!r}, and it is no moment"
         raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def literal(text: str) -> str:
+    r"""Return a text as Python code, in which no character acts on a terminal or on its reader.
+
+    >>> print(literal('a "b"'), literal("\u202e"))
+    "a \"b\"" '\u202e'
+    """
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else ascii(text)

@@ -180,15 +180,37 @@ def may(action: Action) -> Callable[..., Permit]:
             _count(service, request, caller)
             known = _load(service, connection, caller, resource, path.get("listing"))
         service.note_use(caller)
-        permit = _decide(service, request, action, resource, known)
-        if permit.verdict.allowed:
-            return permit
-        with service.database.writing() as connection:
-            permit.record(connection, permit.resource_name)
-        raise refusal_of(permit)
+        return _admitted(_decide(service, request, action, resource, known))
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
+
+
+def admit(
+    request: Request,
+    caller: Caller,
+    action: Action,
+    resource: Resource,
+    listing: str | None = None,
+) -> Permit:
+    """Return the permit of a caller whom a form of ours has identified already.
+
+    Raise the error of a refusal, which is also written to the audit.
+    """
+    service = service_of(request)
+    _count(service, request, caller)
+    with service.database.reading() as connection:
+        known = _load(service, connection, caller, resource, listing)
+    return _admitted(_decide(service, request, action, resource, known))
+
+
+def _admitted(permit: Permit) -> Permit:
+    """Return a permit; write a refusal to the audit, and raise its error."""
+    if permit.verdict.allowed:
+        return permit
+    with permit.service.database.writing() as connection:
+        permit.record(connection, permit.resource_name)
+    raise refusal_of(permit)
 
 
 async def may_open(request: Request) -> Permit:

@@ -33,8 +33,9 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS: Final = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-_POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""Headers of all answers that do not have others."""
 
 
 class Gate:
@@ -59,9 +60,8 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 names = {name.lower() for name, _ in message["headers"]}
-                added = [*_HEADERS, (b"x-request-id", request_id.encode())]
-                if _POLICY[0] not in names:
-                    added.append(_POLICY)
+                usual = [header for header in _HEADERS if header[0] not in names]
+                added = [*usual, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 

@@ -14,7 +14,7 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import check_filter
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, page_of
+from icefloe.service.http.pages import Cursor, Limit, find_page
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 
@@ -31,6 +31,18 @@ def list_listings(
     cursor: Cursor = None,
 ) -> Response:
     """List what is offered to the caller, and what the caller's organisations offer."""
+    return answer(find_listings(permit, org, search, limit=limit, cursor=cursor))
+
+
+def find_listings(
+    permit: Permit,
+    org: str | None = None,
+    search: str | None = None,
+    *,
+    limit: int,
+    cursor: str | None,
+) -> Page[Listing]:
+    """Return a page of the listings that the caller may see."""
     table = tables.listings
     roles = permit.caller.roles
     # Names of organisations have no quotes, so a name in quotes is a whole entry of the list.
@@ -45,7 +57,7 @@ def list_listings(
             or_(*(func.lower(text).contains(word.lower(), autoescape=True) for text in texts))
         )
     database = permit.service.database
-    return page_of(database, table, Listing, *conditions, limit=limit, cursor=cursor)
+    return find_page(database, table, Listing, *conditions, limit=limit, cursor=cursor)
 
 
 @router.post("/orgs/{org}/listings", response_model=Annotated[Listing, Codec()], status_code=201)
@@ -69,7 +81,7 @@ def show_listing(
 ) -> Response:
     """Show a listing with its licence and its terms."""
     with permit.service.database.reading() as connection:
-        offer = _require(connection, org, listing)
+        offer = require_listing(connection, org, listing)
     return answer(offer, headers=etag(offer.version))
 
 
@@ -85,7 +97,7 @@ def change_listing(
     changed = _listing_of(org, listing, settings)
     with permit.service.database.writing() as connection:
         _check(connection, changed)
-        before = _require(connection, org, listing)
+        before = require_listing(connection, org, listing)
         if before.repository != changed.repository:
             problem = "subscribers have agreed to another repository: create a listing for this one"
             raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
@@ -138,7 +150,8 @@ def _check(connection: Connection, listing: Listing) -> None:
             raise InvalidInputError(f"{problem}: use a role", ErrorKind.INVALID_REQUEST)
 
 
-def _require(connection: Connection, organisation: str, name: str) -> Listing:
+def require_listing(connection: Connection, organisation: str, name: str) -> Listing:
+    """Return a listing; raise `NotFoundError` if there is none."""
     key = {"organisation": organisation, "name": name}
     return rows.require(connection, tables.listings, Listing, **key)
 

@@ -43,6 +43,20 @@ def page_of[T: Record](
     limit: int,
     cursor: str | None,
 ) -> Response:
+    """Return a page of entries as an answer: see `find_page`."""
+    found = find_page(database, table, kind, *conditions, state=state, limit=limit, cursor=cursor)
+    return answer(found)
+
+
+def find_page[T: Record](
+    database: Database,
+    table: Table,
+    kind: type[T],
+    *conditions: Any,
+    state: StrEnum | None = None,
+    limit: int,
+    cursor: str | None,
+) -> Page[T]:
     """Return a page of the entries of a table for which conditions hold, in order of their keys.
 
     With `state`, the page has entries in this state only.
@@ -59,4 +73,4 @@ def page_of[T: Record](
     if len(items) > limit:
         values = [getattr(shown[-1], name) for name in key]
         last = base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
-    return answer(Page(shown, last))
+    return Page(shown, last)

@@ -4,8 +4,8 @@ import secrets as random
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, Response
-from sqlalchemy import ColumnElement, exists, null, or_
+from fastapi import APIRouter, Body, Depends, Query, Response
+from sqlalchemy import ColumnElement, exists, func, null, or_
 
 from icefloe.catalog.model import Decision, Repository, SubscriptionKind, TokenScope, Visibility
 from icefloe.catalog.wire import (
@@ -24,23 +24,39 @@ from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, actor_of, may, may_open
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, page_of
+from icefloe.service.http.pages import Cursor, Limit, find_page
 from icefloe.service.http.people import make_token
 from icefloe.service.http.problems import PROBLEMS, REFUSED_OPENING
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 from icefloe.service.opening import Opened, Opener
 
 router = APIRouter(tags=["repositories"], responses=PROBLEMS)
+Search = Annotated[
+    str | None, Query(max_length=200, description="Words of the name or the description")
+]
 
 
 @router.get("/repos", response_model=Annotated[Page[Repository], Codec()])
 def list_repositories(
     permit: Annotated[Permit, Depends(may(Action.SEE_SELF))],
     org: str | None = None,
+    search: Search = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List the repositories that the caller may read: by role, visibility or subscription."""
+    return answer(find_repositories(permit, org, search, limit=limit, cursor=cursor))
+
+
+def find_repositories(
+    permit: Permit,
+    org: str | None = None,
+    search: str | None = None,
+    *,
+    limit: int,
+    cursor: str | None,
+) -> Page[Repository]:
+    """Return a page of the repositories that the caller may read."""
     table = tables.repositories
     conditions = [
         or_(
@@ -51,14 +67,13 @@ def list_repositories(
     ]
     if org is not None:
         conditions.append(table.c.organisation == org)
-    return page_of(
-        permit.service.database,
-        table,
-        Repository,
-        *conditions,
-        limit=limit,
-        cursor=cursor,
-    )
+    for word in (search or "").split():
+        texts = (table.c.organisation, table.c.name, table.c.description)
+        conditions.append(
+            or_(*(func.lower(text).contains(word.lower(), autoescape=True) for text in texts))
+        )
+    database = permit.service.database
+    return find_page(database, table, Repository, *conditions, limit=limit, cursor=cursor)
 
 
 @router.post("/orgs/{org}/repos", response_model=Annotated[Repository, Codec()], status_code=201)
@@ -161,7 +176,7 @@ async def open_repository(
     `credentials` renews the credentials of an open repository, with every check made again.
     """
     del org, name
-    return answer((await _open(permit, request or OpenRequest())).answer)
+    return answer((await open_with_audit(permit, request or OpenRequest())).answer)
 
 
 @router.post(
@@ -191,7 +206,7 @@ def delegate(
     return answer(CreatedToken(token.id, secret, token.expires_at), 201)
 
 
-async def _open(permit: Permit, request: OpenRequest) -> Opened:
+async def open_with_audit(permit: Permit, request: OpenRequest) -> Opened:
     """Open a repository, and write to the audit how that went."""
     access = request.access
     entry = permit.entry

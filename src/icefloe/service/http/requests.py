@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Query, Response
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import Connection, select
 
 from icefloe.catalog.model import AccessRequest, Decision
 from icefloe.catalog.wire import (
@@ -17,13 +17,13 @@ from icefloe.catalog.wire import (
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
-from icefloe.service.database.facts import load_world
+from icefloe.service.database.facts import Entry, load_world
 from icefloe.service.domain.actions import Action
-from icefloe.service.domain.decide import Resource, decide
+from icefloe.service.domain.decide import Missing, decide
 from icefloe.service.domain.simulate import PolicyChange, simulate
 from icefloe.service.http.access import Permit, actor_of, may, refusal_of
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, page_of
+from icefloe.service.http.pages import Cursor, Limit, find_page, page_of
 from icefloe.service.http.policies import check_policy, policy_of, shown_policy
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.opening import Opener
@@ -48,19 +48,31 @@ def ask_for_access(
 
     The owner of each missing container gets a request. Asking again changes nothing.
     """
-    what = f"{org}/{name}"
-    if permit.entry is None:
+    del org, name
+    return answer(Page(tuple(ask_owners(permit, new))), 201)
+
+
+def ask_owners(permit: Permit, new: NewAccessRequest) -> list[AccessRequest]:
+    """Add a request for each container that is missing, or for the one that is asked for."""
+    entry, missing = missing_of(permit, new.container)
+    with permit.service.database.writing() as connection:
+        repository = entry.repository
+        requests = ask(connection, permit.person, repository, missing, new.message, permit.now)
+        details = {"requests": [request.id for request in requests]}
+        permit.record(connection, repository.full_name, details)
+    return requests
+
+
+def missing_of(permit: Permit, container: str | None = None) -> tuple[Entry, list[Missing]]:
+    """Return a repository, and what the caller may not read of it; it must be one that they see."""
+    entry = permit.entry
+    if entry is None:
         raise refusal_of(replace(permit, verdict=replace(permit.verdict, visible=False)))
-    facts = Opener(permit.service).facts_of(permit.entry, None, permit.facts)
-    seen = decide(actor_of(permit.caller), Action.SEE_REPOSITORY, Resource(org, name), facts)
+    facts = Opener(permit.service).facts_of(entry, None, permit.facts)
+    seen = decide(actor_of(permit.caller), Action.SEE_REPOSITORY, permit.resource, facts)
     if not seen.allowed:
         raise refusal_of(replace(permit, verdict=replace(seen, visible=False)))
-    missing = missing_grants(facts, new.container)
-    with permit.service.database.writing() as connection:
-        repository = permit.entry.repository
-        requests = ask(connection, permit.person, repository, missing, new.message, permit.now)
-        permit.record(connection, what, {"requests": [request.id for request in requests]})
-    return answer(Page(tuple(requests)), 201)
+    return entry, missing_grants(facts, container)
 
 
 @router.get("/me/requests", response_model=Annotated[Page[AccessRequest], Codec()])
@@ -71,8 +83,31 @@ def list_own_requests(
     cursor: Cursor = None,
 ) -> Response:
     """List what the caller has asked for, with the answers."""
-    is_own = tables.access_requests.c.person == permit.person
-    return _page_of(permit, is_own, state, limit, cursor)
+    return answer(find_own_requests(permit, state, limit=limit, cursor=cursor))
+
+
+def find_own_requests(
+    permit: Permit,
+    state: Decision | None = None,
+    repository: str | None = None,
+    *,
+    limit: int,
+    cursor: str | None = None,
+) -> Page[AccessRequest]:
+    """Return a page of what the caller has asked for, of one repository or of all."""
+    table = tables.access_requests
+    conditions = [table.c.person == permit.person]
+    if repository is not None:
+        conditions.append(table.c.repository == repository)
+    return find_page(
+        permit.service.database,
+        table,
+        AccessRequest,
+        *conditions,
+        state=state,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.delete("/me/requests/{request}", response_model=Annotated[AccessRequest, Codec()])
@@ -97,21 +132,11 @@ def list_requests(
 ) -> Response:
     """List the requests that admins of the organisation decide about."""
     is_theirs = tables.access_requests.c.organisation == org
-    return _page_of(permit, is_theirs, state, limit, cursor)
-
-
-def _page_of(
-    permit: Permit,
-    condition: ColumnElement[bool],
-    state: Decision | None,
-    limit: int,
-    cursor: str | None,
-) -> Response:
     return page_of(
         permit.service.database,
         tables.access_requests,
         AccessRequest,
-        condition,
+        is_theirs,
         state=state,
         limit=limit,
         cursor=cursor,

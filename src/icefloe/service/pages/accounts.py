@@ -11,10 +11,12 @@ from icefloe.service.pages.site import Visit, Visitor, page, quoted, redirect, s
 router = APIRouter(dependencies=[Depends(anybody)])
 
 
-@router.get("/")
-def home(visit: Visitor) -> Response:
-    """Show who is logged in."""
-    return page(visit, "home.html") if visit.session else redirect("/login")
+@router.get("/account")
+def show_account(visit: Visitor) -> Response:
+    """Show who is logged in, and in which organisations."""
+    if visit.session is None:
+        return redirect("/login?next=/account")
+    return page(visit, "account.html", roles=visit.session.caller.roles)
 
 
 @router.get("/login")

@@ -1,70 +1,64 @@
-"""The page on which somebody who was refused asks for access."""
+"""Pages of access requests: ask after a refusal, see the answers, withdraw."""
 
-from collections.abc import Sequence
+from fastapi import APIRouter, Depends, Request, Response
 
-from fastapi import APIRouter, Depends, Response
-
-from icefloe.catalog.wire import AuditEntry
-from icefloe.errors import ErrorKind, NotFoundError
-from icefloe.service.database import audit
-from icefloe.service.database.facts import Entry, load_entry, load_offers
+from icefloe.catalog.wire import NewAccessRequest
 from icefloe.service.domain.actions import Action
-from icefloe.service.domain.decide import Actor, Facts, Missing, Resource, decide
-from icefloe.service.http.access import anybody
-from icefloe.service.opening import Opener
-from icefloe.service.pages.site import Visit, Visitor, page, quoted, redirect
-from icefloe.service.requests import ask, missing_grants
+from icefloe.service.domain.decide import Resource
+from icefloe.service.http.access import Permit, admit, anybody
+from icefloe.service.http.pages import Cursor
+from icefloe.service.http.requests import (
+    ask_owners,
+    find_own_requests,
+    missing_of,
+    withdraw_request,
+)
+from icefloe.service.login import Session
+from icefloe.service.pages.site import PER_PAGE, Visitor, page, quoted, redirect
 
 router = APIRouter(dependencies=[Depends(anybody)])
 
 
+@router.get("/requests")
+def show_requests(request: Request, visit: Visitor, cursor: Cursor = None) -> Response:
+    """Show what somebody has asked for, with the answers."""
+    if visit.session is None:
+        return redirect("/login?next=/requests")
+    permit = _permit(request, visit.session)
+    found = find_own_requests(permit, limit=PER_PAGE, cursor=cursor)
+    return page(visit, "requests.html", found=found, is_first=cursor is None)
+
+
 @router.get("/requests/new")
-def show_request_form(visit: Visitor, repository: str = "") -> Response:
+def show_request_form(request: Request, visit: Visitor, repository: str = "") -> Response:
     """Show what is missing to open a repository, and whom a request goes to."""
     if visit.session is None:
         return redirect(f"/login?next={quoted(f'/requests/new?repository={repository}')}")
-    _, missing = _missing(visit, repository)
+    _, missing = missing_of(_permit(request, visit.session, repository))
     return page(visit, "request.html", repository=repository, missing=missing, requests=())
 
 
 @router.post("/requests/new")
-def send_request(visit: Visitor) -> Response:
+def send_request(request: Request, visit: Visitor) -> Response:
     """Ask the owners of what is missing."""
     if visit.session is None:
         return redirect("/login")
-    name = visit.fields.get("repository", "")
-    entry, missing = _missing(visit, name)
-    person, now = visit.session.caller.person.name, visit.service.clock()
-    message = visit.fields.get("message", "")[:2000]
-    with visit.service.database.writing() as connection:
-        requests = ask(connection, person, entry.repository, missing, message, now)
-        entry_of_audit = AuditEntry(
-            at=now,
-            person=person,
-            action=Action.ASK_FOR_ACCESS,
-            resource=name,
-            allowed=True,
-            request_id=visit.request_id,
-            organisation=entry.repository.organisation,
-            details={"requests": [request.id for request in requests]},
-        )
-        audit.append(connection, visit.service.keys.audit, [entry_of_audit])
+    name, message = visit.fields.get("repository", ""), visit.fields.get("message", "")[:2000]
+    requests = ask_owners(_permit(request, visit.session, name), NewAccessRequest(message=message))
     return page(visit, "request.html", repository=name, missing=(), requests=requests)
 
 
-def _missing(visit: Visit, name: str) -> tuple[Entry, Sequence[Missing]]:
-    """Return what somebody may not read of a repository that they may see."""
-    assert visit.session is not None
-    caller, now = visit.session.caller, visit.service.clock()
-    organisation, _, repository = name.partition("/")
-    with visit.service.database.reading() as connection:
-        entry = load_entry(connection, organisation, repository)
-        offers = Facts(now, caller.roles)
-        if entry is not None:
-            offers = load_offers(connection, entry.repository, caller.roles, now)
-    actor = Actor(caller.person.name, caller.person.kind, caller.person.operator)
-    resource = Resource(organisation, repository)
-    if entry is None or not decide(actor, Action.SEE_REPOSITORY, resource, offers).allowed:
-        problem = f"there is no repository {name}, or you may not see it"
-        raise NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
-    return entry, missing_grants(Opener(visit.service).facts_of(entry, None, offers))
+@router.post("/requests/{number}/withdraw")
+def withdraw(request: Request, visit: Visitor, number: str) -> Response:
+    """Withdraw a request that waits for an answer."""
+    if visit.session is None:
+        return redirect("/login?next=/requests")
+    withdraw_request(_permit(request, visit.session), number)
+    return redirect("/requests")
+
+
+def _permit(request: Request, session: Session, repository: str = "") -> Permit:
+    """Return the permit to ask for access, to one repository or in general."""
+    organisation, slash, name = repository.partition("/")
+    resource = Resource(organisation, name) if slash else Resource()
+    return admit(request, session.caller, Action.ASK_FOR_ACCESS, resource)

@@ -1,23 +1,21 @@
 """The whole application: the API, and pages for people with a browser.
 
-Pages come from templates with escaping, load nothing but a style sheet, and contain no script. A
-form carries a token that only our own page could have: see `login.csrf_token`.
+Pages come from templates with escaping. Their styles and scripts are those of `icefloe.web`, and
+so is the policy that forbids all others. A form carries a token that only our own page could have:
+see `login.csrf_token`.
 """
 
 import hmac
 import secrets as random
 from collections.abc import Awaitable, Callable
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Final, cast
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Request, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, RedirectResponse
-from starlette.staticfiles import StaticFiles
 
-from icefloe.errors import AccessDeniedError, IcefloeError
+from icefloe.errors import AccessDeniedError, IcefloeError, NotLoggedInError, StorageError
+from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.service import login
 from icefloe.service.http.access import cookie_name, service_of
@@ -27,12 +25,12 @@ from icefloe.service.http.gate import API
 from icefloe.service.http.problems import status_of
 from icefloe.service.login import Session
 from icefloe.service.runtime import Service
+from icefloe.web.site import HEADERS, is_document, problem_part, static_files, templates_of
 
-_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS: Final = {"content-security-policy": _POLICY, "referrer-policy": "same-origin"}
+PER_PAGE: Final = 50
+"""How many entries of a list a page shows."""
+ZARR: Final = "/zarr"
+"""The path of Zarr over HTTP, which programs read."""
 
 
 class Visit(Record):
@@ -76,7 +74,7 @@ def local_path(target: str) -> str:
     >>> local_path("/device?user_code=BCDF-GHJK"), local_path("//evil.example/")
     ('/device?user_code=BCDF-GHJK', '/')
     """
-    allowed = frozenset("/?=&-_.%")
+    allowed = frozenset("/?=&-_.%~")
     is_plain = target.isascii() and all(c.isalnum() or c in allowed for c in target)
     return target if is_plain and target.startswith("/") and target[1:2] != "/" else "/"
 
@@ -90,19 +88,30 @@ def page(visit: Visit, template: str, status: int = 200, **values: Any) -> Respo
     """Return a page."""
     person = visit.session.caller.person if visit.session else None
     csrf = login.csrf_token(visit.service, visit.secret)
-    text = (
-        _templates()
-        .get_template(template)
-        .render(person=person, csrf=csrf, provider=visit.service.settings.oidc, **values)
-    )
-    response = HTMLResponse(text, status, _HEADERS)
+    provider = visit.service.settings.oidc
+    text = _render(template, person=person, csrf=csrf, provider=provider, **values)
+    response = HTMLResponse(text, status, HEADERS)
     set_cookie(visit.service, response, visit.secret)
     return response
 
 
+def _render(template: str, **values: Any) -> str:
+    return templates_of("icefloe.service.pages").get_template(template).render(**values)
+
+
+def navigation_of(request: Request) -> str:
+    """Return the navigation above a page of a repository; none for a program with a token."""
+    service = service_of(request)
+    cookie = request.cookies.get(cookie_name(service))
+    if cookie is None or "authorization" in request.headers:
+        return ""
+    csrf, name = login.csrf_token(service, cookie), request.state.person
+    return _render("navigation.html", name=name, csrf=csrf)
+
+
 def redirect(target: str) -> Response:
     """Send a browser to another page, with GET."""
-    return RedirectResponse(target, 303, _HEADERS)
+    return RedirectResponse(target, 303, HEADERS)
 
 
 def set_cookie(service: Service, response: Response, secret: str) -> None:
@@ -118,39 +127,68 @@ def set_cookie(service: Service, response: Response, secret: str) -> None:
     )
 
 
-@cache
-def _templates() -> Environment:
-    loader = PackageLoader("icefloe.service.pages")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-
-
 def create_site(service: Service) -> FastAPI:
     """Return the application of a service with its pages."""
-    from icefloe.service.pages import accounts, requests
+    from icefloe.service.pages import accounts, listings, repositories, requests
+    from icefloe.service.pages.opened import OpenedRepositories
 
     app = create_app(service)
-    for router in (accounts.router, requests.router):
+    app.state.opened = OpenedRepositories(service)
+    for router in (repositories.router, listings.router, requests.router, accounts.router):
         app.include_router(router, include_in_schema=False)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.router.routes.append(static_files())
     for kind, handler in list(app.exception_handlers.items()):
         app.add_exception_handler(kind, _as_page(cast("_Handler", handler)))
     return app
 
 
+# Errors
+
 type _Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 
 def _as_page(handler: _Handler) -> _Handler:
-    """Return a handler that shows errors of pages as pages, and leaves those of the API alone."""
+    """Return a handler that shows errors of pages as pages, and leaves those of programs alone."""
 
     async def show(request: Request, error: Exception) -> Response:
         answer = handler(request, error)
         response = answer if isinstance(answer, Response) else await answer
-        if request.url.path.startswith((f"{API}/", "/metrics")):
+        is_for_programs = request.url.path.startswith((f"{API}/", f"{ZARR}/", "/metrics"))
+        if is_for_programs or "authorization" in request.headers:
             return response
-        is_ours = isinstance(error, IcefloeError) and status_of(error) < 500
-        text = str(error) if is_ours else "This page does not exist, or it failed."
-        content = _templates().get_template("error.html").render(person=None, csrf="", text=text)
-        return HTMLResponse(content, response.status_code, _HEADERS)
+        text = _text_of(error)
+        if not is_document(request):
+            return problem_part(request, text, response.status_code)
+        if isinstance(error, NotLoggedInError) and request.method == "GET":
+            return redirect(f"/login?next={quoted(_address(request))}")
+        visit = await _visit_again(request)
+        if visit is not None:
+            return page(visit, "error.html", response.status_code, text=text)
+        content = _render("error.html", person=None, csrf="", text=text)
+        return HTMLResponse(content, response.status_code, HEADERS)
 
     return show
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, StorageError):
+        return "The object store of this data did not answer as it should: try it later."
+    if isinstance(error, IcefloeError) and status_of(error) < 500:
+        return printable(error.message, keep="\n")
+    return "This page does not exist, or it failed."
+
+
+def _address(request: Request) -> str:
+    """Return path and query of a request, as a browser wrote them."""
+    query = request.url.query
+    return quote(request.url.path) + (f"?{query}" if query else "")
+
+
+async def _visit_again(request: Request) -> Visit | None:
+    """Return the visit of a request that failed, for the navigation of its page."""
+    if request.method != "GET":
+        return None
+    try:
+        return await service_of(request).database.run(visit_of, request, {})
+    except IcefloeError:
+        return None

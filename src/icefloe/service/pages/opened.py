@@ -1,0 +1,259 @@
+"""Repositories that pages show: opened in the name of a person, and kept for a short while.
+
+Every request is decided about with the facts of this moment. A repository that was opened before
+is used again only if the decision grants the very same: the same buckets, the same containers, by
+the same policies. Otherwise, and every few minutes, it is opened as the API opens it, by one
+`Opener`, with an entry in the audit. Credentials are read-only, those of the person, and are not
+renewed behind the back of a decision.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Match, Route
+
+from icefloe.api.repository import Repository
+from icefloe.catalog.handles import repository_url
+from icefloe.catalog.wire import OpenAnswer, OpenRequest
+from icefloe.config import CachingConfig, RepositoryConfig
+from icefloe.credentials.refresh import Deadline
+from icefloe.effects import run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, StorageError
+from icefloe.records import Record, replace
+from icefloe.service.domain.decide import Granted, decide
+from icefloe.service.following import side_of
+from icefloe.service.http.access import Permit, actor_of
+from icefloe.service.http.repositories import open_with_audit
+from icefloe.service.pages.site import ZARR, navigation_of
+from icefloe.service.runtime import Service
+from icefloe.web.site import Site
+from icefloe.web.versions import Recipe, Version, Viewed, literal
+from icefloe.zarr_store.store import size_of_value
+
+_MOST_REPOSITORIES: Final = 32
+"""How many repositories this process keeps open for pages."""
+_MOST_REQUESTS: Final = 16
+"""How many requests read repositories at the same time; the threads of the others stay free."""
+_MOST_OF_ONE: Final = 6
+"""How many of them are of one person, for one repository: as many as a browser sends at once."""
+_KEPT: Final = timedelta(minutes=4)
+"""After this time, nearly, a repository is opened again; its credentials live for longer."""
+_CACHES: Final = CachingConfig(num_snapshot_nodes=50_000, num_chunk_refs=200_000)
+"""The content of the caches of a repository, beside a few sessions."""
+_LARGEST_FILE: Final = 256 * 1024**2
+"""The largest part of a chunk that is sent at once: it is in memory meanwhile."""
+_RANGE: Final = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
+
+
+class ServedRepository(Viewed):
+    """A repository of the service, which people open by its name."""
+
+    def __init__(
+        self, repository: Repository, name: str, service_url: str, description: str = ""
+    ) -> None:
+        super().__init__(repository, name, repository_url(service_url, name), description)
+        self._service_url: Final = service_url
+
+    def opening_code(self) -> str:
+        """Return the lines that open the repository through the service."""
+        client = f"client = icefloe.Client({literal(self._service_url)}).login()"
+        return f"import icefloe\n{client}\nrepository = client.get_repo({literal(self.name)})"
+
+    def zarr_recipe(self, version: Version, origin: str) -> Recipe:
+        """Return the lines that read a version as Zarr over HTTP, with a token."""
+        del origin
+        url = literal(f"{self._service_url}{ZARR}/{self.name}@{version.path_name}")
+        is_encrypted = self._service_url.startswith("https:")
+        options = '{"default_headers": headers' + ("" if is_encrypted else ', "allow_http": True')
+        lines = (
+            "import os, zarr",
+            "from obstore.store import HTTPStore",
+            "from zarr.storage import ObjectStore",
+            'headers = {"Authorization": f"Bearer {os.environ[\'ICEFLOE_TOKEN\']}"}',
+            f"store = HTTPStore({url}, client_options={options}}})",
+            'group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")',
+        )
+        return Recipe("Zarr over HTTP, with a token", "\n".join(lines))
+
+
+class _Kept(Record, eq=False):
+    """An open repository, and what it was opened by."""
+
+    answer: OpenAnswer
+    basis: tuple[Any, ...]
+    deadline: Deadline
+    viewed: Viewed
+    site: Site
+    routes: list[Route]
+    is_replacement: bool = False
+    """Whether a store refused the credentials of the one before: this one is not replaced so."""
+
+    def __repr__(self) -> str:
+        return f"_Kept({self.answer.repo.full_name!r})"
+
+
+class _Slot:
+    """The place of a repository that is kept for a person; one request at a time opens it."""
+
+    def __init__(self) -> None:
+        self.lock: Final = asyncio.Lock()
+        self.turns: Final = asyncio.Semaphore(_MOST_OF_ONE)
+        self.kept: _Kept | None = None
+
+
+class OpenedRepositories:
+    """The repositories that pages of this process have open."""
+
+    def __init__(self, service: Service) -> None:
+        self._service: Final = service
+        self._slots: Final = OrderedDict[tuple[str, str], _Slot]()
+        self._turns: Final = asyncio.Semaphore(_MOST_REQUESTS)
+
+    async def show_page(self, request: Request, permit: Permit) -> Response:
+        """Return the page of a repository that a request asks for, below the repository's path."""
+        root = request.scope.get("root_path", "") + f"/repos/{permit.resource_name}"
+        scope = {**request.scope, "root_path": root}
+
+        def show(kept: _Kept) -> Response:
+            for route in kept.routes:
+                match, matched = route.matches(scope)
+                if match is Match.FULL:
+                    page: Response = route.endpoint(Request({**scope, **matched}))
+                    return page
+            raise NotFoundError("there is no such page", ErrorKind.ENTRY_NOT_FOUND)
+
+        return await self._run(permit, show)
+
+    async def read_zarr(self, request: Request, permit: Permit, version: str, key: str) -> Response:
+        """Return a key of a version of a repository, as Zarr stores it."""
+
+        def read(kept: _Kept) -> Response:
+            _check_size(kept.viewed.version(version), key, request.headers.get("range", ""))
+            return kept.site.zarr_file(request, version, key)
+
+        return await self._run(permit, read)
+
+    async def _run(self, permit: Permit, work: Callable[[_Kept], Response]) -> Response:
+        """Return the answer of work with an open repository, which is done in a thread."""
+        slot = self._slot(permit)
+        async with slot.turns:
+            kept = await self._open(slot, permit)
+            try:
+                response = await self._in_thread(work, kept)
+            except StorageError as error:
+                if isinstance(error, NotFoundError) or kept.is_replacement:
+                    raise
+                # The store may have ended the credentials before their time: others decide.
+                kept = await self._open(slot, permit, refused=kept)
+                response = await self._in_thread(work, kept)
+        if "cache-control" in response.headers:
+            # The next person at this browser may not see it: it is asked for again each time.
+            response.headers["cache-control"] = "private, no-cache"
+        return response
+
+    async def _in_thread[T, R](self, work: Callable[[T], R], argument: T) -> R:
+        async with self._turns:
+            return await run_in_threadpool(work, argument)
+
+    async def _open(self, slot: _Slot, permit: Permit, refused: _Kept | None = None) -> _Kept:
+        """Return a repository that is open; raise the error of the API if it may not be.
+
+        Another one is opened in the place of the one whose credentials a store refused.
+        """
+        async with slot.lock:
+            kept, basis = slot.kept, self._basis_now(permit)
+            is_refused = kept is not None and kept is refused
+            is_over = kept is None or kept.deadline.is_over(self._service.clock)
+            if kept is None or is_over or is_refused or kept.basis != basis:
+                slot.kept = None  # if this fails, nobody gets the former one
+                request = OpenRequest(refused=_fingerprints(kept) if kept and is_refused else {})
+                slot.kept = kept = await self._open_again(permit, kept, request)
+            return kept
+
+    def _slot(self, permit: Permit) -> _Slot:
+        key = (permit.person, permit.resource_name)
+        slot = self._slots.setdefault(key, _Slot())
+        self._slots.move_to_end(key)
+        while len(self._slots) > _MOST_REPOSITORIES:
+            self._slots.popitem(last=False)
+        for other in self._slots.values():
+            kept = other.kept
+            if other is not slot and kept and kept.deadline.is_over(self._service.clock):
+                other.kept = None
+        return slot
+
+    def _basis_now(self, permit: Permit) -> tuple[Any, ...] | None:
+        """Return what the present facts grant; None if they do not grant all of it."""
+        if permit.remembered is None:
+            return None
+        actor = actor_of(permit.caller)
+        verdict = decide(actor, permit.action, permit.resource, permit.remembered)
+        return _basis(permit, verdict.granted) if verdict.allowed else None
+
+    async def _open_again(
+        self, permit: Permit, former: _Kept | None, request: OpenRequest
+    ) -> _Kept:
+        """Open a repository as the API does; keep the object if its credentials are the same."""
+        clock = self._service.clock
+        asked_at = clock()
+        opened = await open_with_audit(permit, request)
+        answer, left = opened.answer, opened.answer.refresh.seconds_left
+        life = _KEPT if left is None else min(_KEPT, timedelta(seconds=left))
+        basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
+        if former is not None and replace(answer, refresh=former.answer.refresh) == former.answer:
+            return replace(former, basis=basis, deadline=deadline, is_replacement=False)
+        viewed = await self._in_thread(self._viewed, answer)
+        site, is_replacement = Site(viewed, navigation_of), bool(request.refused)
+        return _Kept(answer, basis, deadline, viewed, site, site.routes(), is_replacement)
+
+    def _viewed(self, answer: OpenAnswer) -> Viewed:
+        """Open a repository with the containers and credentials of an answer only."""
+        side = side_of(answer)
+        config = side.config.merge(RepositoryConfig(caching=_CACHES))
+        repository, entry = replace(side, config=config).open(), answer.repo
+        url = self._service.settings.url
+        return ServedRepository(repository, entry.full_name, url, entry.description)
+
+
+def _fingerprints(kept: _Kept) -> dict[str, str]:
+    """Return the credentials of a repository as the API names those that a store refused."""
+    answer = kept.answer
+    of_containers = {part.prefix: part.credential.fingerprint for part in answer.containers}
+    return {"": answer.credential.fingerprint, **of_containers}
+
+
+def _basis(permit: Permit, granted: tuple[Granted, ...]) -> tuple[Any, ...]:
+    """Return all that a repository is opened by: a change of any of it opens it again."""
+    assert permit.entry is not None
+    return permit.entry.repository, permit.entry.bucket, granted
+
+
+def _check_size(version: Version, key: str, byte_range: str) -> None:
+    """Raise `InvalidInputError` for a chunk, or a range of it, that is too large to be sent."""
+    size = _range_size(byte_range, run_blocking(size_of_value(version.state, key)) or 0)
+    if size > _LARGEST_FILE:
+        problem = f"{key} has {size} bytes, and the service sends {_LARGEST_FILE} at most"
+        advice = "ask for ranges, or open the repository with icefloe.Client"
+        raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
+
+
+def _range_size(byte_range: str, size: int) -> int:
+    """Return how many bytes of a file a `Range` header asks for.
+
+    >>> [_range_size(text, 100) for text in ("bytes=10-19", "bytes=90-", "bytes=-5", "", "x")]
+    [10, 10, 5, 100, 100]
+    """
+    match = _RANGE.fullmatch(byte_range)
+    if match is None:
+        return size
+    start, stop, suffix = match.groups()
+    if suffix:
+        return min(int(suffix), size)
+    end = min(int(stop) + 1, size) if stop else size
+    return max(0, end - int(start))

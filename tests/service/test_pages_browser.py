@@ -1,0 +1,176 @@
+"""The pages of the service in a real browser, from the login to a map of somebody else's data."""
+
+from collections.abc import Iterator
+
+import httpx2 as httpx
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from icefloe.catalog.wire import RequestDecision
+from icefloe.service import login
+from tests.service.client_world import World
+from tests.service.pages_world import browser_of
+from tests.support.browser import PASSWORD
+from tests.support.chromium import chromium, serious_problems
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+PAGES = (
+    "/repositories",
+    "/repositories?search=nothing",
+    "/listings",
+    "/listings/lab/maps",
+    "/requests",
+    "/requests/new?repository=lab/closed",
+    "/repos/lab/map/",
+    "/repos/lab/map/node/t2m",
+    "/repos/lab/map/history",
+    "/repos/lab/closed/",
+    "/account",
+    "/device",
+    "/password",
+    "/nothing/here",
+)
+PUBLIC_PAGES = ("/login", "/logged-out")
+
+
+@pytest.fixture(scope="module")
+def here(pages_service: World) -> World:
+    return pages_service
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, here: World) -> Iterator[Page]:
+    """A page that fails the test for every error of a script and every foreign request."""
+    viewport: ViewportSize = {"width": 1100, "height": 900}
+    context = browser.new_context(base_url=here.desk.url, viewport=viewport, locale="en-US")
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "console",
+        lambda m: problems.append(m.text) if "Content Security Policy" in m.text else None,
+    )
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith((here.desk.url, "data:")) else problems.append(r.url),
+    )
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    yield page
+    context.close()
+    assert problems == []
+
+
+def enter(page: Page, here: World, person: str) -> None:
+    """Give a browser the cookie of a session."""
+    (cookie,) = browser_of(here, person).cookies.jar
+    assert cookie.value is not None
+    page.context.add_cookies([{"name": "icefloe", "value": cookie.value, "url": here.desk.url}])
+
+
+def test_from_the_login_to_a_map_and_from_a_refusal_to_a_grant(page: Page, here: World) -> None:
+    link = login.create_password_link(here.desk.service, "cid")
+    page.goto(link)
+    page.get_by_label("New password", exact=True).fill(PASSWORD)
+    page.get_by_label("New password again").fill(PASSWORD)
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Logged out")).to_be_visible()
+
+    page.goto("/repos/lab/map/node/t2m")  # which leads to the login, and back
+    page.get_by_label("Name").fill("cid")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator(".picture")).to_have_attribute("data-ready", "true", timeout=60_000)
+
+    page.get_by_role("link", name="Repositories").click()
+    page.get_by_label("Search").fill("lab MAP")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name="lab/map").click()
+    expect(page.get_by_text("3 virtual")).to_be_visible()
+    page.get_by_role("link", name="t2m").click()
+    expect(page.locator(".picture")).to_have_attribute("data-ready", "true", timeout=60_000)
+    expect(page.locator(".picture .status")).to_contain_text("K")
+    page.locator(".canvas canvas").hover(position={"x": 300, "y": 100})
+    expect(page.locator(".picture .status")).to_contain_text("at lat")
+    page.get_by_role("link", name="History").click()
+    expect(page.get_by_text("a map <script>alert(1)</script>")).to_be_visible()
+
+    page.goto("/repos/lab/closed/")
+    expect(page.get_by_role("heading", name="lab/closed does not open")).to_be_visible()
+    expect(page.get_by_text("admins of museum", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Ask their admins").click()
+    expect(page.get_by_role("heading", name="You have asked")).to_be_visible()
+    page.get_by_role("link", name="Requests").first.click()
+    expect(page.get_by_role("cell", name="pending")).to_be_visible()
+
+    mia = here.client("mia")
+    (request,) = mia.list_requests("museum", state="pending")
+    proposal = mia.show_request("museum", request.id)
+    decision = RequestDecision(grants=True, policy=proposal.policy, answer="Enjoy.")
+    mia.decide_request("museum", request.id, decision)
+    page.reload()
+    expect(page.get_by_role("cell", name="granted")).to_be_visible()
+    page.get_by_role("link", name="lab/closed").click()
+    page.get_by_role("link", name="t2m").click()
+    expect(page.locator(".picture")).to_have_attribute("data-ready", "true", timeout=60_000)
+    for policy in mia.list_policies("museum"):
+        mia.delete_policy("museum", policy.id)
+
+
+def test_a_program_is_approved(page: Page, here: World) -> None:
+    form = {"client_id": "icefloe on <b>laptop</b>", "scope": "read lab/*"}
+    codes = httpx.post(f"{here.desk.url}/api/v1/device/code", data=form, trust_env=False).json()
+    enter(page, here, "cid")
+    page.goto(codes["verification_uri_complete"])
+    expect(page.get_by_text("icefloe on <b>laptop</b>")).to_be_visible()
+    expect(page.get_by_text(codes["user_code"])).to_be_visible()
+    assert serious_problems(page) == []
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("heading", name="Approved")).to_be_visible()
+    grant = "urn:ietf:params:oauth:grant-type:device_code"
+    answer = httpx.post(
+        f"{here.desk.url}/api/v1/device/token",
+        data={"grant_type": grant, "device_code": codes["device_code"], "client_id": "x"},
+        trust_env=False,
+    ).json()
+    assert (answer["person"], answer["scope"]) == ("cid", "read lab/*")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_fit_on_a_phone(page: Page, here: World, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": 390, "height": 800})
+
+    def check(path: str) -> None:
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        assert serious_problems(page) == [], path
+        width = page.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= 390, path
+
+    for path in PUBLIC_PAGES:
+        check(path)
+    enter(page, here, "mia")
+    check("/listings/lab/maps")  # with the form, which only admins have
+    enter(page, here, "cid")
+    for path in PAGES:
+        check(path)
+
+
+def test_lists_and_forms_work_without_scripts(browser: Browser, here: World) -> None:
+    context = browser.new_context(base_url=here.desk.url, java_script_enabled=False)
+    page = context.new_page()
+    enter(page, here, "cid")
+    page.goto("/repositories")
+    page.get_by_label("Search").fill("map")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="lab/map").click()
+    expect(page.get_by_role("link", name="t2m")).to_be_visible()
+    context.close()
