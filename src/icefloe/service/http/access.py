@@ -111,12 +111,20 @@ class Permit(Record):
         """The organisation, or the repository with its organisation, as the audit names it."""
         return "/".join(filter(None, (self.resource.organisation, self.resource.repository)))
 
-    def also(self, action: Action) -> None:
-        """Raise an error unless the caller may do another action, too, which needs no facts."""
-        actor, facts = actor_of(self.caller), Facts(self.now, self.caller.roles)
-        verdict = decide(actor, action, Resource(self.resource.organisation), facts)
+    def allows(self, action: Action) -> bool:
+        """Return whether the caller may do another action, too, which needs no facts."""
+        return self._decide_about(action).allowed
+
+    def also(self, action: Action) -> "Permit":
+        """Return the permit for another action, which needs no facts; raise an error without."""
+        verdict = self._decide_about(action)
         if not verdict.allowed:
             raise AccessDeniedError("; ".join(verdict.reasons))
+        return replace(self, action=action, verdict=verdict)
+
+    def _decide_about(self, action: Action) -> Verdict:
+        actor, facts = actor_of(self.caller), Facts(self.now, self.caller.roles)
+        return decide(actor, action, Resource(self.resource.organisation), facts)
 
     def record(
         self, connection: Connection, what: str, details: Mapping[str, Any] | None = None
@@ -167,24 +175,36 @@ def may(action: Action) -> Callable[..., Permit]:
     """
 
     def permit(request: Request) -> Permit:
-        service, path = service_of(request), request.path_params
-        resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
-        with service.database.reading() as connection:
-            caller = find_caller(service, connection, request)
-            if caller is None:
-                raise _stranger(service, request)
-            _count(service, request, caller)
-            known = _load(service, connection, caller, resource, path.get("listing"))
-        service.note_use(caller)
-        permit = _decide(service, request, action, resource, known)
-        if permit.verdict.allowed:
-            return permit
-        with service.database.writing() as connection:
-            permit.record(connection, permit.resource_name)
-        raise refusal_of(permit)
+        return admit(request, action, find_caller)
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
+
+
+def admit(
+    request: Request,
+    action: Action,
+    find: Callable[[Service, Connection, Request], Caller | None],
+) -> Permit:
+    """Return the permit of a request for an action; refuse who may not do it.
+
+    `find` authenticates the request.
+    """
+    service, path = service_of(request), request.path_params
+    resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
+    with service.database.reading() as connection:
+        caller = find(service, connection, request)
+        if caller is None:
+            raise _stranger(service, request)
+        _count(service, request, caller)
+        known = _load(service, connection, caller, resource, path.get("listing"))
+    service.note_use(caller)
+    permit = _decide(service, request, action, resource, known)
+    if permit.verdict.allowed:
+        return permit
+    with service.database.writing() as connection:
+        permit.record(connection, permit.resource_name)
+    raise refusal_of(permit)
 
 
 async def may_open(request: Request) -> Permit:
