@@ -48,31 +48,31 @@ def list_requests(
     )
 
 
-@router.get("/organisations/{org}/requests/{request_id}")
+@router.get("/organisations/{org}/requests/{request}")
 def show_request(
     visit: Visitor,
     permit: Annotated[Permit, Depends(may_visit(Action.SEE_REQUESTS))],
     org: str,
-    request_id: str,
+    request: str,
 ) -> Response:
     """Show a request, what a grant would make, and who would gain access by it."""
-    return _page(visit, permit, org, request_id)
+    return _page(visit, permit, org, request)
 
 
-@router.post("/organisations/{org}/requests/{request_id}")
+@router.post("/organisations/{org}/requests/{request}")
 def decide_request(
     visit: Visitor,
     permit: Annotated[Permit, Depends(may_visit(Action.DECIDE_REQUESTS))],
     org: str,
-    request_id: str,
+    request: str,
 ) -> Response:
     """Grant or decline a request."""
     try:
         decision = record_of(RequestDecision, _decision(visit.fields))
-        requests.decide_request(permit, org, request_id, decision)
+        requests.decide_request(permit, org, request, decision)
     except IcefloeError as error:
-        return _page(visit, permit, org, request_id, error)
-    return redirect(f"/organisations/{org}/requests/{request_id}")
+        return _page(visit, permit, org, request, error)
+    return redirect(f"/organisations/{org}/requests/{request}")
 
 
 def _decision(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _decision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _page(
-    visit: Visit, permit: Permit, org: str, request_id: str, error: IcefloeError | None = None
+    visit: Visit, permit: Permit, org: str, request: str, error: IcefloeError | None = None
 ) -> Response:
-    answer = requests.show_request(permit.also(Action.SEE_REQUESTS), org, request_id)
+    answer = requests.show_request(permit.also(Action.SEE_REQUESTS), org, request)
     proposal = result_of(answer, RequestProposal)
     policy, impact, url = proposal.policy, None, ""
     if policy is not None:
