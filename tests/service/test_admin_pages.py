@@ -185,7 +185,7 @@ def test_a_page_answers_each_role_as_the_table_says(examples: Desk, page: str) -
         answer = ask(examples, role, page)
         expected = success if passing[role] is True else passing[role]
         assert answer.status_code == expected, (role, text_of(answer.text))
-        if expected == 404 and passing[role] != success:
+        if passing[role] == 404:
             assert "or you may not see it" in answer.text
 
 
@@ -295,6 +295,8 @@ def test_a_change_can_be_undone_and_a_deleted_policy_comes_back(desk: Desk) -> N
     eve.open(f"{path}/delete")
     eve.send(f"{path}/delete")
     assert "This policy is deleted" in eve.text
+    eve.open("/organisations/archive")
+    assert f'<a href="{path}">' in eve.text.partition("Deleted lately")[2]
     eve.open(f"{path}/undo")
     eve.send(f"{path}/undo")
     assert openers(desk) == first
@@ -311,7 +313,10 @@ def test_a_change_of_somebody_else_is_a_conflict(desk: Desk) -> None:
     refused = other.send(f"{path}/edit")
     assert refused.status_code == 412
     assert "somebody changed it first: it has version 2 now" in text_of(refused.text)
-    # Sending the form of the refusal again does not get around it.
+    # Neither does sending the form of the refusal again, nor another dry run, get around it.
+    assert other.send(f"{path}/edit").status_code == 412
+    other.open(f"{path}/edit?prefix=other/&version=1")
+    assert "the policy has version 2 now" in text_of(other.text)
     assert other.send(f"{path}/edit").status_code == 412
     for step in ("delete", "undo"):
         other.text = form
@@ -595,7 +600,7 @@ def test_the_audit_is_searched_in_pages(desk: Desk) -> None:
 
 def test_the_api_searches_in_the_same_way(desk: Desk) -> None:
     write_entries(desk, 6)
-    query = {"person": "bob", "allowed": "false", "since": "2026-01-01T00:02:00Z"}
+    query = {"action": "test", "allowed": "false", "since": "2026-01-01T00:02:00Z"}
     found = desk.ask("ada", "GET", "/orgs/lab/audit", **query).json()["items"]
     assert [entry["number"] for entry in found] == [6, 4]
     naive = desk.ask("ada", "GET", "/orgs/lab/audit", since="2026-01-01T00:00:00")
@@ -664,18 +669,17 @@ def test_hostile_texts_do_nothing(desk: Desk) -> None:
     ):
         text = ada.open(page).text
         assert "<script>" not in text, page
-        if "/needs" not in page and "state=" not in page:
-            assert "\u202e" not in text, page
+        assert "\u202e" not in text, page
 
 
 def test_huge_texts_are_refused_and_not_repeated(desk: Desk) -> None:
     ada = visitor(desk, "ada")
     ada.open("/tokens")
-    huge = "x" * 1_000_000
+    huge, long = "x" * 1_000_000, "x" * 60_000  # clients send no longer addresses
     answers = [
-        ada.open(f"/organisations/lab/policies/new?bucket=main&prefix={huge}/"),
-        ada.open(f"/organisations/lab/buckets/main/needs?prefix={huge}/"),
-        ada.open(f"/organisations/lab/audit?resource={huge}"),
+        ada.open(f"/organisations/lab/policies/new?bucket=main&prefix={long}/"),
+        ada.open(f"/organisations/lab/buckets/main/needs?prefix={long}/"),
+        ada.open(f"/organisations/lab/audit?resource={long}"),
         ada.send("/tokens", name=huge, actions="read", repositories="*/*", days="3"),
         ada.send("/organisations/lab/members", person=huge, role="reader"),
         ada.send("/organisations/lab/policies/new", bucket="main", prefix=f"{huge}/"),

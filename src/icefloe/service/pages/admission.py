@@ -110,8 +110,8 @@ def record_of[T](kind: type[T], fields: Mapping[str, Any]) -> T:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        problem = f"not understood: {error}"
-        raise InvalidInputError(problem[:LONGEST_SHOWN], ErrorKind.INVALID_REQUEST) from None
+        problem = shown(f"not understood: {error}")
+        raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST) from None
 
 
 def result_of[T](response: Response, kind: type[T]) -> T:

@@ -70,7 +70,7 @@ def show_audit(
         fields=fields,
         entries=[(entry, _details(entry)) for entry in shown_entries],
         following=following,
-        query=urlencode(fields),
+        query="" if error else urlencode(fields),
         actions=tuple(Action),
         most=MOST_EXPORTED,
         problem=str(error) if error else "",

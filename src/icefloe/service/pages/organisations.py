@@ -28,6 +28,7 @@ from icefloe.catalog.wire import (
     SubscriptionDecision,
 )
 from icefloe.errors import IcefloeError
+from icefloe.service.database import assets
 from icefloe.service.domain.actions import Action
 from icefloe.service.http import (
     buckets,
@@ -53,6 +54,7 @@ from icefloe.service.pages.tokens import token_fields
 
 router = APIRouter(route_class=MembersRoute)
 
+_MOST_DELETED: Final = 20
 _FORMS: Final = {
     "members": Action.CHANGE_MEMBERS,
     "buckets": Action.CHANGE_BUCKETS,
@@ -149,6 +151,8 @@ def _page(
         permit.also(Action.SEE_SUBSCRIPTIONS), org, cursor=after.get("subscriptions")
     )
     answer = organisations.show_organisation(permit.also(Action.SEE_ORGANISATION), org)
+    with permit.service.database.reading() as connection:
+        deleted = assets.deleted_policies(connection, org, limit=_MOST_DELETED)
     notes = {"problem": "", "notice": "", "secret": "", "link": ""}
     return show(
         visit,
@@ -160,6 +164,7 @@ def _page(
         repositories=result_of(own_repositories, Page[Repository]),
         buckets=result_of(own_buckets, Page[Bucket]),
         policies=result_of(own_policies, Page[Policy]),
+        deleted_policies=deleted,
         listings=result_of(own_listings, Page[Listing]),
         subscriptions=result_of(all_subscriptions, Page[Subscription]),
         roles=tuple(Role),

@@ -119,15 +119,15 @@ class _Preview(Record):
 
 def _preview(permit: Permit, org: str, policy: str | None, settings: PolicySettings) -> _Preview:
     impact = impact_of(permit, org, PolicyTrial(settings, policy))
-    with permit.service.database.reading() as connection:
-        trial = policies.policy_of(org, policy or "policy-new", settings)
-        answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, settings.bucket)
-        bucket = result_of(answer, Bucket)
-        obstacle = ""
-        try:
+    answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, settings.bucket)
+    bucket = result_of(answer, Bucket)
+    obstacle = ""
+    try:
+        with permit.service.database.reading() as connection:
+            trial = policies.policy_of(org, policy or "policy-new", settings)
             policies.check_proven(connection, trial)
-        except IcefloeError as error:
-            obstacle = str(error)
+    except IcefloeError as error:
+        obstacle = str(error)
     url = location_url(bucket_location(bucket).below(settings.prefix))
     return _Preview(bucket, url, impact, obstacle)
 
@@ -161,7 +161,8 @@ async def show_editor(
     request: Request, visit: Visitor, permit: _ChangePolicies, org: str, policy: str
 ) -> Response:
     """Show the editor of a policy, and what the change would do."""
-    return await _editor(visit, permit, org, policy, _chosen(request.query_params))
+    query = request.query_params
+    return await _editor(visit, permit, org, policy, _chosen(query), version=query.get("version"))
 
 
 @router.post("/organisations/{org}/policies/{policy}/edit")
@@ -175,7 +176,8 @@ async def change_policy(visit: Visitor, permit: _ChangePolicies, org: str, polic
     try:
         await asyncio.to_thread(change)
     except IcefloeError as error:
-        return await _editor(visit, permit, org, policy, _sent(visit), error)
+        version = visit.fields.get("version")
+        return await _editor(visit, permit, org, policy, _sent(visit), error, version)
     return redirect(f"/organisations/{org}/policies/{policy}")
 
 
@@ -197,8 +199,12 @@ async def _editor(
     policy: str | None,
     fields: dict[str, str],
     error: IcefloeError | None = None,
+    version: str | None = None,
 ) -> Response:
-    """Show the editor with the fields of a draft, and what the draft would do."""
+    """Show the editor with the fields of a draft, and what the draft would do.
+
+    A draft keeps the version that it was made from, so that a conflict stays one.
+    """
     present = None
     if policy is not None:
         answer = await asyncio.to_thread(
@@ -227,8 +233,7 @@ async def _editor(
         status_of(error) if error else 200,
         org=org,
         policy=present,
-        # A form keeps the version that it was made from: a conflict stays one.
-        version=visit.fields.get("version") or (present.version if present else ""),
+        version=version or (str(present.version) if present else ""),
         draft=draft,
         names=_FIELDS,
         scopes=tuple(PolicyScope),
