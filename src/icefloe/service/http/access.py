@@ -175,7 +175,16 @@ def may(action: Action) -> Callable[..., Permit]:
     """
 
     def permit(request: Request) -> Permit:
-        return admit(request, action, find_caller)
+        service, path = service_of(request), request.path_params
+        resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
+        with service.database.reading() as connection:
+            caller = find_caller(service, connection, request)
+            if caller is None:
+                raise _stranger(service, request)
+            _count(service, request, caller)
+            known = _load(service, connection, caller, resource, path.get("listing"))
+        service.note_use(caller)
+        return _admitted(_decide(service, request, action, resource, known))
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
@@ -183,26 +192,27 @@ def may(action: Action) -> Callable[..., Permit]:
 
 def admit(
     request: Request,
+    caller: Caller,
     action: Action,
-    find: Callable[[Service, Connection, Request], Caller | None],
+    resource: Resource,
+    listing: str | None = None,
 ) -> Permit:
-    """Return the permit of a request for an action; refuse who may not do it.
+    """Return the permit of a caller whom a form of ours has identified already.
 
-    `find` authenticates the request.
+    Raise the error of a refusal, which is also written to the audit.
     """
-    service, path = service_of(request), request.path_params
-    resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
+    service = service_of(request)
+    _count(service, request, caller)
     with service.database.reading() as connection:
-        caller = find(service, connection, request)
-        if caller is None:
-            raise _stranger(service, request)
-        _count(service, request, caller)
-        known = _load(service, connection, caller, resource, path.get("listing"))
-    service.note_use(caller)
-    permit = _decide(service, request, action, resource, known)
+        known = _load(service, connection, caller, resource, listing)
+    return _admitted(_decide(service, request, action, resource, known))
+
+
+def _admitted(permit: Permit) -> Permit:
+    """Return a permit; write a refusal to the audit, and raise its error."""
     if permit.verdict.allowed:
         return permit
-    with service.database.writing() as connection:
+    with permit.service.database.writing() as connection:
         permit.record(connection, permit.resource_name)
     raise refusal_of(permit)
 

@@ -16,6 +16,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, NotLoggedInError
 from icefloe.printable import printable
 from icefloe.reports import shown_bytes
 from icefloe.service.domain.actions import Action
+from icefloe.service.domain.decide import Resource
 from icefloe.service.http.access import Permit, admit
 from icefloe.service.pages.site import Visit, Visitor, page, quoted, redirect
 
@@ -30,7 +31,7 @@ def may_visit(action: Action) -> Callable[..., Permit]:
         session = visit.session
         if session is None:
             raise NotLoggedInError("log in to see this page")
-        return admit(request, action, lambda *_: session.caller)
+        return admit(request, session.caller, action, Resource(request.path_params.get("org")))
 
     permit.action = action  # type: ignore[attr-defined]
     return permit

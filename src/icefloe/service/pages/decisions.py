@@ -40,7 +40,7 @@ def list_requests(
     answer = requests.list_requests(permit, org, chosen, cursor=cursor)
     return show(
         visit,
-        "requests.html",
+        "requests_to_answer.html",
         org=org,
         requests=result_of(answer, Page[AccessRequest]),
         state=chosen,
