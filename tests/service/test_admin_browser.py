@@ -77,7 +77,7 @@ def page(address: str, tmp_path: Path) -> Iterator[Page]:
 
 def check_accessible(page: Page) -> None:
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         assert serious_problems(page) == [], page.url
 
 

@@ -512,6 +512,16 @@ def test_a_bucket_is_suspended_and_resumed(desk: Desk) -> None:
     assert "unproven" in text_of(ada.text)
 
 
+def test_everybody_creates_organisations_where_the_settings_say_so(tmp_path: Path) -> None:
+    desk = Desk(Settings(folder=tmp_path, allows_organisations=True))
+    with desk.client:
+        desk.add_person(Person("ada"))
+        ada = visitor(desk, "ada")
+        ada.open("/organisations")
+        assert "Create an organisation" in ada.text
+        assert ada.send("/organisations", name="new-lab").url.path == "/organisations/new-lab"
+
+
 def test_an_operator_creates_an_organisation(desk: Desk) -> None:
     desk.add_person(Person("root", operator=True))
     root = visitor(desk, "root")

@@ -123,8 +123,9 @@ class Permit(Record):
         return replace(self, action=action, verdict=verdict)
 
     def _decide_about(self, action: Action) -> Verdict:
-        actor, facts = actor_of(self.caller), Facts(self.now, self.caller.roles)
-        return decide(actor, action, Resource(self.resource.organisation), facts)
+        allows = self.facts.allows_organisations
+        facts = Facts(self.now, self.caller.roles, allows_organisations=allows)
+        return decide(actor_of(self.caller), action, Resource(self.resource.organisation), facts)
 
     def record(
         self, connection: Connection, what: str, details: Mapping[str, Any] | None = None

@@ -106,10 +106,10 @@ def words_of(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def record_of[T](kind: type[T], fields: Mapping[str, Any]) -> T:
+def record_of[T](kind: type[T], value: object) -> T:
     """Make the body of a request of the fields of a form, with the checks of the API."""
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         problem = shown(f"not understood: {error}")
         raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST) from None

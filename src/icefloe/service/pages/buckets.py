@@ -94,8 +94,8 @@ def register_bucket(visit: Visitor, permit: _ChangeBuckets, org: str) -> Respons
         new = record_of(NewBucket, {**texts, **choices, **platform, "secrets": secrets})
         buckets.register_bucket(permit, org, new)
     except IcefloeError as error:
-        problem = str(error)
-        return _registration(visit, permit, org, way, status_of(error), problem, texts | choices)
+        typed = {**texts, **choices}
+        return _registration(visit, permit, org, way, status_of(error), str(error), typed)
     return redirect(f"/organisations/{org}/buckets/{new.name}")
 
 
