@@ -17,16 +17,7 @@ from icefloe.service.http.access import anybody
 from icefloe.service.http.app import ROUTERS
 from icefloe.service.http.gate import API
 from icefloe.service.http.health import metrics_router
-from icefloe.service.pages import (
-    accounts,
-    audit,
-    buckets,
-    decisions,
-    organisations,
-    policies,
-    requests,
-    tokens,
-)
+from icefloe.service.pages import accounts, administration, requests
 from icefloe.service.settings import RateLimits, Settings
 from tests.support.desk import Desk
 from tests.support.example_world import ASKS_A_STORE, NOWHERE, fill, path_of, send
@@ -41,9 +32,7 @@ def routes_of(*routers: Any) -> list[APIRoute]:
 
 
 ROUTES = routes_of(*ROUTERS, metrics_router)
-ADMIN_PAGES = routes_of(
-    *(m.router for m in (organisations, tokens, buckets, policies, decisions, audit))
-)
+ADMIN_PAGES = routes_of(*administration.ROUTERS)
 PAGES = [*routes_of(accounts.router, requests.router), *ADMIN_PAGES]
 
 

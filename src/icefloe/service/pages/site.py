@@ -126,20 +126,11 @@ def _templates() -> Environment:
 
 def create_site(service: Service) -> FastAPI:
     """Return the application of a service with its pages."""
-    from icefloe.service.pages import (
-        accounts,
-        audit,
-        buckets,
-        decisions,
-        organisations,
-        policies,
-        requests,
-        tokens,
-    )
+    from icefloe.service.pages import accounts, requests
+    from icefloe.service.pages.administration import ROUTERS
 
     app = create_app(service)
-    administration = (organisations, tokens, buckets, policies, decisions, audit)
-    for router in (accounts.router, requests.router, *(m.router for m in administration)):
+    for router in (accounts.router, requests.router, *ROUTERS):
         app.include_router(router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     for kind, handler in list(app.exception_handlers.items()):
