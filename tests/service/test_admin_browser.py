@@ -76,9 +76,14 @@ def page(address: str, tmp_path: Path) -> Iterator[Page]:
 
 
 def check_accessible(page: Page) -> None:
+    """Check a page in light and dark, and that it fits on a phone."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert serious_problems(page) == [], page.url
+    page.set_viewport_size({"width": 390, "height": 800})
+    width = page.evaluate("() => document.documentElement.scrollWidth")
+    assert width <= 390, page.url
+    page.set_viewport_size({"width": 1100, "height": 900})
 
 
 def test_a_policy_is_tried_before_it_is_saved(

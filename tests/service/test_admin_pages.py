@@ -102,6 +102,13 @@ TABLE: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
         {"name": "t", "actions": "read", "repositories": "ocean-lab/*", "days": "3"},
     ),
     f"POST {ORG}/service-accounts/{{account}}/disable": (ADMINS, 200, {}),
+    f"POST {ORG}/listings": (
+        ADMINS,
+        303,
+        {"name": "offer", "repository": "sea-surface", "offered_to": "zoo"},
+    ),
+    # The name in the path of the example is that of a repository: no listing has it.
+    f"POST {ORG}/listings/{{name}}/delete": (ADMINS, 404, {}),
     f"POST {ORG}/subscriptions/{{subscription}}": (ADMINS, 303, {"decision": "grant"}),
     f"GET {ORG}/new-bucket": (ADMINS, 200, {}),
     f"POST {ORG}/new-bucket": (
@@ -206,7 +213,8 @@ def test_absent_and_forbidden_look_the_same(examples: Desk, page: str) -> None:
     forbidden = ask(examples, "stranger", page)
     absent = ask(examples, "stranger", page, org="no-such")
     assert forbidden.status_code == absent.status_code == 404
-    assert forbidden.text == absent.text.replace("no-such", "ocean-lab")
+    assert text_of(forbidden.text) == text_of(absent.text).replace("no-such", "ocean-lab")
+    assert len(forbidden.text) == len(absent.text.replace("no-such", "ocean-lab"))
 
 
 def test_the_refusal_of_a_page_is_in_the_audit(examples: Desk) -> None:
@@ -463,6 +471,36 @@ def test_a_service_account_gets_a_token_and_ends(desk: Desk) -> None:
     ada.send(f"{path}/robot/disable")
     assert "robot is disabled" in ada.text
     assert desk.ask(secret, "GET", "/me").status_code == 401
+
+
+def test_a_repository_is_offered_subscribed_to_and_withdrawn(desk: Desk) -> None:
+    eve, zoe = visitor(desk, "eve"), visitor(desk, "zoe")
+    eve.open("/organisations/archive")
+    fields = {"name": "tapes", "repository": "sst", "title": HOSTILE, "needs_approval": "yes"}
+    unknown = fields | {"repository": "none"}
+    assert eve.send("/organisations/archive/listings", **unknown).status_code == 404
+    eve.send("/organisations/archive/listings", offered_to="zoo", terms="cite us", **fields)
+    ((name, title, *_),) = rows_after(eve.text, '<section id="listings">')
+    assert name == "tapes"
+    assert title == "<script>alert(1)</script> \\u202eevil"
+    body = {"provider": "archive", "listing": "tapes", "accepts_version": 1}
+    made = desk.ask("zoe", "POST", "/orgs/zoo/subscriptions", body).json()
+    assert ("zoe", "archive/sst") not in openers(desk)
+
+    path = f"/organisations/archive/subscriptions/{made['id']}"
+    eve.open("/organisations/archive")
+    eve.send(path, decision="grant", ends_at="2027-01-01T00:00", answer="welcome", version="1")
+    assert ("zoe", "archive/sst") in openers(desk)
+    zoe.open("/organisations/zoo")
+    (row,) = rows_after(zoe.text, '<section id="subscriptions">')
+    assert row[4:6] == ["granted welcome", "2027-01-01 00:00 UTC"]
+    stale = eve.send(path, decision="end", version="1")
+    assert stale.status_code == 412
+    zoe.send(f"/organisations/zoo/subscriptions/{made['id']}", decision="end", version="2")
+    assert ("zoe", "archive/sst") not in openers(desk)
+    eve.send("/organisations/archive/listings/tapes/delete")
+    assert "tapes and its subscriptions are deleted" in text_of(eve.text)
+    assert "Nothing is offered to others" in eve.text
 
 
 def test_a_bucket_is_registered_with_secrets_that_no_page_shows(desk: Desk) -> None:

@@ -20,6 +20,7 @@ from icefloe.catalog.wire import (
     CreatedInvitation,
     CreatedToken,
     MemberRole,
+    NewListing,
     NewMemberInvitation,
     NewOrganisation,
     NewServiceAccount,
@@ -44,10 +45,12 @@ from icefloe.service.pages.admission import (
     MembersRoute,
     if_match,
     may_visit,
+    moment,
     moment_of,
     record_of,
     result_of,
     show,
+    words_of,
 )
 from icefloe.service.pages.site import Visit, Visitor, redirect
 from icefloe.service.pages.tokens import token_fields
@@ -59,6 +62,7 @@ _FORMS: Final = {
     "members": Action.CHANGE_MEMBERS,
     "buckets": Action.CHANGE_BUCKETS,
     "policies": Action.CHANGE_POLICIES,
+    "listings": Action.CHANGE_LISTINGS,
     "subscriptions": Action.CHANGE_SUBSCRIPTIONS,
     "requests": Action.SEE_REQUESTS,
     "audit": Action.SEE_AUDIT,
@@ -260,7 +264,37 @@ def disable_account(visit: Visitor, permit: _ChangeMembers, org: str, account: s
     return _page(visit, permit, org, notice=f"{account} is disabled, and all its tokens ended.")
 
 
-# Subscriptions
+# Listings and subscriptions
+
+_ChangeListings = Annotated[Permit, Depends(may_visit(Action.CHANGE_LISTINGS))]
+
+
+@router.post("/organisations/{org}/listings")
+def create_listing(visit: Visitor, permit: _ChangeListings, org: str) -> Response:
+    """Offer a whole repository to other organisations."""
+    fields = visit.fields
+    body = {
+        **_some(fields, "name", "repository", "title", "licence", "terms"),
+        "offered_to": words_of(fields.get("offered_to", "")),
+        "needs_approval": "needs_approval" in fields,
+    }
+    try:
+        listings.create_listing(permit, org, record_of(NewListing, body))
+    except IcefloeError as error:
+        return _refused(visit, permit, org, error)
+    return redirect(f"/organisations/{org}#listings")
+
+
+@router.post("/organisations/{org}/listings/{name}/delete")
+def delete_listing(visit: Visitor, permit: _ChangeListings, org: str, name: str) -> Response:
+    """Delete a listing with all subscriptions to it."""
+    try:
+        listings.delete_listing(permit, org, name)
+    except IcefloeError as error:
+        return _refused(visit, permit, org, error)
+    until = moment(permit.service.issued_until())
+    notice = f"{name} and its subscriptions are deleted. Credentials that exist end by {until}."
+    return _page(visit, permit, org, notice=notice)
 
 
 @router.post("/organisations/{org}/subscriptions/{subscription}")
