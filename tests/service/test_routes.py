@@ -17,7 +17,7 @@ from icefloe.service.http.access import anybody
 from icefloe.service.http.app import ROUTERS
 from icefloe.service.http.gate import API
 from icefloe.service.http.health import metrics_router
-from icefloe.service.pages import accounts, listings, repositories, requests
+from icefloe.service.pages import accounts, administration, listings, repositories, requests
 from icefloe.service.settings import RateLimits, Settings
 from tests.support.desk import Desk
 from tests.support.example_world import ASKS_A_STORE, NOWHERE, fill, path_of, send
@@ -32,7 +32,11 @@ def routes_of(*routers: Any) -> list[APIRoute]:
 
 
 ROUTES = routes_of(*ROUTERS, metrics_router)
-PAGES = routes_of(accounts.router, listings.router, repositories.router, requests.router)
+ADMIN_PAGES = routes_of(*administration.ROUTERS)
+PAGES = [
+    *routes_of(accounts.router, listings.router, repositories.router, requests.router),
+    *ADMIN_PAGES,
+]
 
 
 def action_of(route: APIRoute) -> Action | None:
@@ -181,6 +185,10 @@ FOR_ANYBODY = {
     "HEAD /zarr/{org}/{name}@{version}/{key:path}": 401,
 }
 """Pages before a login, and what they answer here, where there is no provider and no link."""
+
+
+def test_every_page_for_members_declares_its_action() -> None:
+    assert all(action_of(route) is not None for route in ADMIN_PAGES)
 
 
 @pytest.mark.parametrize("route", PAGES, ids=label)

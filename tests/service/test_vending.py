@@ -10,12 +10,14 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import botocore.session
+import msgspec
 import obstore
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -23,11 +25,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from icefloe.catalog.model import Bucket, Delegation, Organisation, Person, Platform
+from icefloe.catalog.wire import CredentialAnswer, StoreAnswer
 from icefloe.errors import StorageError
+from icefloe.records import replace
 from icefloe.service.database import accounts, rows, tables
 from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Grant, Secret
 from icefloe.service.vending.network import AddressBook, guarded_client
+from icefloe.service.vending.objects import Contents, StoreClient, StoredObject
 from icefloe.service.vending.sts import StsVendor, session_policy
 from tests.support.desk import Desk, bucket_body, root_of
 from tests.support.gcs_server import GcsEndpoint, gcs_server
@@ -285,6 +290,40 @@ def check_refused(attempt: Callable[[], object]) -> None:
 def test_inside_works(clouds: Clouds, platform: str, folder: str, name: str) -> None:
     store = clouds.open(clouds.vend(platform, folder))
     assert ALLOWED[name](store, folder.removesuffix("/inside/"))
+
+
+def test_the_service_lists_some_objects_of_a_folder(
+    clouds: Clouds, platform: str, prefix: str
+) -> None:
+    keys = [f"{prefix}/{key}" for key in ("a & b/1", "a & b/2", "c/3", "d")]
+    for key in keys:
+        obstore.put(clouds.root(platform), key, b"12345")
+    answer = clouds.vend(platform, f"{prefix}/")
+    reader = StoreClient(
+        clouds.desk.service.client,
+        msgspec.convert(answer["store"], StoreAnswer),
+        msgspec.convert(answer["credential"], CredentialAnswer),
+    )
+
+    def contents(most: int, *, has_folders: bool, folder: str = f"{prefix}/") -> Contents:
+        portal = clouds.desk.client.portal
+        assert portal is not None
+        lister = partial(reader.list_some, folder, most=most, has_folders=has_folders)
+        return portal.call(lister)
+
+    whole = contents(10, has_folders=True)
+    assert whole.folders == (f"{prefix}/a & b/", f"{prefix}/c/")
+    assert whole.objects == (StoredObject(keys[3], 5),)
+    assert not whole.is_cut
+    some = contents(2, has_folders=False)
+    assert [entry.key for entry in some.objects] == keys[:2]
+    assert some.is_cut
+    assert contents(4, has_folders=False) == replace(
+        some, objects=tuple(StoredObject(key, 5) for key in keys), is_cut=False
+    )
+    if answer["is_scoped"]:
+        with pytest.raises(StorageError, match="cannot list 'elsewhere/'"):
+            contents(2, has_folders=False, folder="elsewhere/")
 
 
 @pytest.mark.parametrize("name", REFUSED_WRITES)

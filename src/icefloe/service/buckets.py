@@ -31,7 +31,7 @@ _R2: Final = re.compile(r"([0-9a-f]{32})(\.[a-z0-9]+)?\.r2\.cloudflarestorage\.c
 _ROLE: Final = re.compile(r"arn:[A-Za-z0-9:/_+=,.@-]{10,500}")
 _KMS_KEY: Final = re.compile(r"arn:[A-Za-z0-9:/_-]{10,500}")
 _KEYS: Final = frozenset({"access_key_id", "secret_access_key"})
-_NEEDED_SECRETS: Final[Mapping[Delegation, tuple[frozenset[str], ...]]] = {
+NEEDED_SECRETS: Final[Mapping[Delegation, tuple[frozenset[str], ...]]] = {
     Delegation.ROLE: (_KEYS,),
     Delegation.STATIC: (_KEYS,),
     Delegation.ANONYMOUS: (frozenset(),),
@@ -44,7 +44,7 @@ _NEEDED_SECRETS: Final[Mapping[Delegation, tuple[frozenset[str], ...]]] = {
     Delegation.R2_TEMPORARY: (frozenset({"api_token", "parent_access_key_id"}),),
 }
 """The secrets that the service needs, by the way of delegation; some ways have a choice."""
-_PLATFORMS: Final[Mapping[Delegation, frozenset[Platform]]] = {
+PLATFORMS: Final[Mapping[Delegation, frozenset[Platform]]] = {
     Delegation.ROLE: frozenset({Platform.S3}),
     Delegation.STATIC: frozenset({Platform.S3}),
     Delegation.R2_TEMPORARY: frozenset({Platform.S3}),
@@ -52,6 +52,7 @@ _PLATFORMS: Final[Mapping[Delegation, frozenset[Platform]]] = {
     Delegation.SAS: frozenset({Platform.AZURE}),
     Delegation.ANONYMOUS: frozenset(Platform),
 }
+"""The platforms whose buckets can be delegated in a way."""
 _ACCOUNTS: Final = {
     Delegation.SAS: re.compile(r"[a-z0-9]{3,24}"),
     Delegation.R2_TEMPORARY: re.compile(r"[0-9a-f]{32}"),
@@ -71,7 +72,7 @@ def check_bucket(
     if not _BUCKET.fullmatch(bucket.bucket):
         raise _invalid(f"{bucket.bucket!r} is not a name of a bucket")
     way = bucket.delegation
-    if bucket.platform not in _PLATFORMS[way]:
+    if bucket.platform not in PLATFORMS[way]:
         platform = bucket.platform.value
         raise _invalid(f"buckets of {platform} cannot be delegated by {way.value!r}")
     for name, endpoint in (
@@ -80,8 +81,8 @@ def check_bucket(
     ):
         if endpoint is not None:
             _check_endpoint(settings, bucket, name, endpoint)
-    if secrets.keys() not in _NEEDED_SECRETS[way] and not (may_keep and not secrets):
-        choices = [", ".join(sorted(names)) or "none" for names in _NEEDED_SECRETS[way]]
+    if secrets.keys() not in NEEDED_SECRETS[way] and not (may_keep and not secrets):
+        choices = [", ".join(sorted(names)) or "none" for names in NEEDED_SECRETS[way]]
         raise _invalid(f"delegation by {way.value!r} needs the secrets: {', or '.join(choices)}")
     if bucket.kms_key is not None and not _KMS_KEY.fullmatch(bucket.kms_key):
         raise _invalid("kms_key is not the name of a key, like arn:aws:kms:eu-west-1:1:key/2")

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from icefloe.catalog.model import Bucket, DeclaredContainer, Policy, Repository
 from icefloe.errors import ConflictError, ErrorKind
@@ -150,6 +150,22 @@ def policy_history(connection: Connection, *conditions: Any) -> list[PolicyVersi
     table = tables.policy_history
     query = select(table).where(*conditions).order_by(table.c.number)
     return [rows.record_of(PolicyVersion, row) for row in connection.execute(query)]
+
+
+def deleted_policies(connection: Connection, organisation: str, *, limit: int) -> list[str]:
+    """Return the ids of policies that were deleted, the last one first."""
+    history, living = tables.policy_history, tables.policies
+    query = (
+        select(history.c.id)
+        .where(
+            history.c.organisation == organisation,
+            ~exists().where(living.c.id == history.c.id),
+        )
+        .group_by(history.c.id)
+        .order_by(func.max(history.c.number).desc())
+        .limit(limit)
+    )
+    return list(connection.execute(query).scalars())
 
 
 def _remember(

@@ -147,8 +147,24 @@ def change(
     Raise `NotFoundError` if it does not exist, and `ConflictError` if it has another version
     than the one that was expected.
     """
+    version = require_version(connection, table, record, if_version)
     values = row_of(record, table)
     key = {column.name: values.pop(column.name) for column in table.primary_key}
+    condition = and_(*(table.c[name] == value for name, value in key.items()))
+    connection.execute(update(table).where(condition).values(values | {"version": version + 1}))
+    return version + 1
+
+
+def require_version(
+    connection: Connection, table: Table, record: Record, if_version: int | None
+) -> int:
+    """Lock the row of a record, and return its version.
+
+    Raise `NotFoundError` if it does not exist, and `ConflictError` if it has another version
+    than the one that was expected.
+    """
+    values = row_of(record, table)
+    key = {column.name: values[column.name] for column in table.primary_key}
     row = _row(connection, table, key, for_update=True)
     if row is None:
         raise not_found(table, key)
@@ -156,9 +172,7 @@ def change(
     if if_version is not None and if_version != version:
         problem = f"somebody changed it first: it has version {version} now; read it again"
         raise ConflictError(message=problem, kind=ErrorKind.ENTRY_CHANGED)
-    condition = and_(*(table.c[name] == value for name, value in key.items()))
-    connection.execute(update(table).where(condition).values(values | {"version": version + 1}))
-    return version + 1
+    return version
 
 
 def remove(connection: Connection, table: Table, /, **key: object) -> None:

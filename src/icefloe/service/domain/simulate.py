@@ -21,6 +21,9 @@ class Simulation(Record):
     """Repositories that nobody can open now, and somebody could then."""
     breaks: tuple[str, ...]
     """Repositories that somebody can open now, and nobody could then."""
+    readers: tuple[tuple[str, int, int], ...] = ()
+    """Repositories that depend on the buckets, with the numbers of people who can open them now,
+    and who could then."""
 
 
 class PolicyChange(Record):
@@ -58,4 +61,12 @@ def simulate(world: World, change: PolicyChange) -> Simulation:
         losses=pairs(before & ~after),
         opens=tuple(repositories[index] for index in np.flatnonzero(has & ~had).tolist()),
         breaks=tuple(repositories[index] for index in np.flatnonzero(had & ~has).tolist()),
+        readers=tuple(
+            zip(
+                repositories,
+                before.sum(axis=0).tolist(),
+                after.sum(axis=0).tolist(),
+                strict=True,
+            )
+        ),
     )

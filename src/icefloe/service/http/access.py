@@ -113,12 +113,21 @@ class Permit(Record):
         """The organisation, or the repository with its organisation, as the audit names it."""
         return "/".join(filter(None, (self.resource.organisation, self.resource.repository)))
 
-    def also(self, action: Action) -> None:
-        """Raise an error unless the caller may do another action, too, which needs no facts."""
-        actor, facts = actor_of(self.caller), Facts(self.now, self.caller.roles)
-        verdict = decide(actor, action, Resource(self.resource.organisation), facts)
+    def allows(self, action: Action) -> bool:
+        """Return whether the caller may do another action, too, which needs no facts."""
+        return self._decide_about(action).allowed
+
+    def also(self, action: Action) -> "Permit":
+        """Return the permit for another action, which needs no facts; raise an error without."""
+        verdict = self._decide_about(action)
         if not verdict.allowed:
             raise AccessDeniedError("; ".join(verdict.reasons))
+        return replace(self, action=action, verdict=verdict)
+
+    def _decide_about(self, action: Action) -> Verdict:
+        allows = self.facts.allows_organisations
+        facts = Facts(self.now, self.caller.roles, allows_organisations=allows)
+        return decide(actor_of(self.caller), action, Resource(self.resource.organisation), facts)
 
     def record(
         self, connection: Connection, what: str, details: Mapping[str, Any] | None = None

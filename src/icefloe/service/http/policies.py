@@ -1,5 +1,6 @@
 """Routes about virtual chunk access policies: set, simulate, undo."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
@@ -20,7 +21,8 @@ from icefloe.service.database.facts import load_world
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import is_whole
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.domain.simulate import PolicyChange, simulate
+from icefloe.service.domain.simulate import PolicyChange, Simulation, simulate
+from icefloe.service.domain.world import World
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
@@ -100,12 +102,16 @@ def change_policy(
 
 @router.delete("/orgs/{org}/policies/{policy}", status_code=204, responses=ISSUED_UNTIL)
 def delete_policy(
-    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))],
+    org: str,
+    policy: str,
+    if_match: IfMatch = None,
 ) -> Response:
     """Delete a policy: no credential is made by it from now on."""
     end = str(permit.service.issued_until())
     with permit.service.database.writing() as connection:
         found = _require(connection, org, policy)
+        rows.require_version(connection, tables.policies, found, expected_version(if_match))
         assets.delete_policy(connection, found, permit.person, permit.now)
         permit.record(connection, f"policy {policy}", {"deleted": True, "issued_until": end})
     return Response(status_code=204, headers={"x-issued-until": end})
@@ -129,21 +135,24 @@ def show_history(
 
 @router.post("/orgs/{org}/policies/{policy}/undo", response_model=Annotated[Policy, Codec()])
 def undo(
-    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))],
+    org: str,
+    policy: str,
+    if_match: IfMatch = None,
 ) -> Response:
     """Put a policy back to the version before the last one; a deleted one comes back."""
     with permit.service.database.writing() as connection:
-        versions = _history(connection, org, policy)
-        former = versions[-2].policy if len(versions) > 1 else None
-        if former is None:
-            problem = f"there is no version of {policy} to go back to: delete it instead"
-            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+        former = former_version(_history(connection, org, policy))
         check_proven(connection, former)
         if rows.find(connection, tables.policies, Policy, id=policy) is None:
             restored = assets.create_policy(connection, former, permit.person, permit.now)
         else:
             restored = assets.change_policy(
-                connection, former, permit.person, permit.now, if_version=None
+                connection,
+                former,
+                permit.person,
+                permit.now,
+                if_version=expected_version(if_match),
             )
         permit.record(connection, f"policy {policy}", shown_policy(restored) | {"undone": True})
     return answer(restored, headers=etag(restored.version))
@@ -156,6 +165,12 @@ def simulate_policy(
     trial: Annotated[PolicyTrial, Codec(), Body()],
 ) -> Response:
     """Return who would gain and lose access by a change of a policy; nothing is changed."""
+    _, result = try_policy(permit, org, trial)
+    return answer(SimulationAnswer(result.gains, result.losses, result.opens, result.breaks))
+
+
+def try_policy(permit: Permit, org: str, trial: PolicyTrial) -> tuple[World, Simulation]:
+    """Return the world as it is, and what a change of a policy would do to it."""
     with permit.service.database.reading() as connection:
         if trial.settings is None:
             change = PolicyChange(_require(connection, org, trial.id or ""), deleted=True)
@@ -167,8 +182,7 @@ def simulate_policy(
             change = PolicyChange(policy)
         allows_anonymous = permit.service.settings.allows_anonymous
         world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
-    result = simulate(world, change)
-    return answer(SimulationAnswer(result.gains, result.losses, result.opens, result.breaks))
+    return world, simulate(world, change)
 
 
 def policy_of(organisation: str, identifier: str, settings: PolicySettings) -> Policy:
@@ -217,6 +231,15 @@ def check_proven(connection: Connection, policy: Policy) -> Bucket:
         advice = "use a hierarchical namespace or a role, or share the whole container"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
     return bucket
+
+
+def former_version(versions: Sequence[PolicyVersionAnswer | assets.PolicyVersion]) -> Policy:
+    """Return the policy before its last change; raise `InvalidInputError` if it did not exist."""
+    former = versions[-2].policy if len(versions) > 1 else None
+    if former is None:
+        problem = f"there is no version of {versions[-1].id} to go back to: delete it instead"
+        raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+    return former
 
 
 def _history(connection: Connection, organisation: str, policy: str) -> list[assets.PolicyVersion]:

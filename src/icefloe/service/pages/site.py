@@ -130,11 +130,13 @@ def set_cookie(service: Service, response: Response, secret: str) -> None:
 def create_site(service: Service) -> FastAPI:
     """Return the application of a service with its pages."""
     from icefloe.service.pages import accounts, listings, repositories, requests
+    from icefloe.service.pages.administration import ROUTERS
     from icefloe.service.pages.opened import OpenedRepositories
 
     app = create_app(service)
     app.state.opened = OpenedRepositories(service)
-    for router in (repositories.router, listings.router, requests.router, accounts.router):
+    readers = (repositories.router, listings.router, requests.router, accounts.router)
+    for router in (*readers, *ROUTERS):
         app.include_router(router, include_in_schema=False)
     app.router.routes.append(static_files())
     for kind, handler in list(app.exception_handlers.items()):

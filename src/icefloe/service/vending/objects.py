@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import httpx2 as httpx
 
@@ -21,6 +22,8 @@ from icefloe.storage.obstore_errors import refusal
 
 _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]{1,2000})</UploadId>")
 _BLOCK: Final = "AAAA"
+_LONGEST_LIST: Final = 4 * 1024 * 1024
+_SIZES: Final = frozenset({"Size", "Content-Length"})
 _COPY_HEADER: Final = {
     Platform.S3: "x-amz-copy-source",
     Platform.GCS: "x-goog-copy-source",
@@ -33,6 +36,22 @@ class ReadObject(Record):
 
     version: str
     data: bytes | None
+
+
+class StoredObject(Record):
+    """An object in a list."""
+
+    key: str
+    size_bytes: int
+
+
+class Contents(Record):
+    """The first names below a prefix. Keys begin at the bucket."""
+
+    folders: tuple[str, ...]
+    objects: tuple[StoredObject, ...]
+    is_cut: bool
+    """Whether there are more."""
 
 
 class StoreClient:
@@ -62,6 +81,28 @@ class StoreClient:
                 return await _read(response, key, known_version, most_bytes)
         except httpx.HTTPError as error:
             raise self._unreachable(error, key) from None
+
+    async def list_some(self, prefix: str, *, most: int, has_folders: bool) -> Contents:
+        """List the first objects below a prefix, which begins at the bucket.
+
+        With folders, objects that are deeper stand for their folder. Raise `StorageError` if the
+        store refuses, or sends no such list.
+        """
+        query = _list_query(self._store.platform, prefix, most, delimiter="/" * has_folders)
+        url, headers = self._signed("GET", "", query, {"accept-encoding": "identity"}, b"")
+        content = bytearray()
+        try:
+            async with self._client.stream("GET", url, headers=headers) as response:
+                if (status := response.status_code) != 200:
+                    raise refusal(status, f"cannot list {prefix!r}", prefix, f" (status {status})")
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > _LONGEST_LIST:
+                        problem = f"the store sent more than {_LONGEST_LIST} bytes as a list"
+                        raise StorageError(problem, key=prefix)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error, prefix) from None
+        return _parse_list(bytes(content), prefix, most)
 
     # Attempts of the probe: keys begin at the bucket, the status is the answer
 
@@ -114,15 +155,7 @@ class StoreClient:
 
     async def list(self, prefix: str) -> int:
         """Try to list the objects below a prefix."""
-        names = {"prefix": prefix}
-        match self._store.platform:
-            case Platform.S3:
-                names |= {"list-type": "2", "max-keys": "1"}
-            case Platform.GCS:
-                names |= {"max-keys": "1"}
-            case Platform.AZURE:
-                names |= {"restype": "container", "comp": "list", "maxresults": "1"}
-        query = urlencode(sorted(names.items()), quote_via=quote, safe="")
+        query = _list_query(self._store.platform, prefix, 1)
         return (await self._send("GET", "", query)).status_code
 
     async def _send(
@@ -189,6 +222,51 @@ class StoreClient:
 def is_success(status: int) -> bool:
     """Return whether a status says that a request was done."""
     return 200 <= status < 300
+
+
+def _list_query(platform: Platform, prefix: str, most: int, delimiter: str = "") -> str:
+    """Return the query that lists objects below a prefix."""
+    names = {"prefix": prefix} | ({"delimiter": delimiter} if delimiter else {})
+    match platform:
+        case Platform.S3:
+            names |= {"list-type": "2", "max-keys": str(most)}
+        case Platform.GCS:
+            names |= {"max-keys": str(most)}
+        case Platform.AZURE:
+            names |= {"restype": "container", "comp": "list", "maxresults": str(most)}
+    return urlencode(sorted(names.items()), quote_via=quote, safe="")
+
+
+def _parse_list(content: bytes, prefix: str, most: int) -> Contents:
+    """Read the list of a store: S3 and Google write the same, Azure has other names for it."""
+    unreadable = StorageError("the store sent no list of objects that can be read", key=prefix)
+    if b"<!" in content:  # a document type with entities, which no list has
+        raise unreadable
+    try:
+        root = ElementTree.fromstring(content)  # noqa: S314 - bounded, and no entities
+    except ElementTree.ParseError:
+        raise unreadable from None
+    folders: list[str] = []
+    objects: list[StoredObject] = []
+    is_cut = False
+    for element in root.iter():
+        kind, values = _local_name(element), {_local_name(part): part.text for part in element}
+        if kind in {"CommonPrefixes", "BlobPrefix"}:
+            folders.append(values.get("Prefix") or values.get("Name") or "")
+        elif kind in {"Contents", "Blob"}:
+            sizes = [p.text or "" for p in element.iter() if _local_name(p) in _SIZES]
+            size = next((int(text) for text in sizes if text.isdecimal()), 0)
+            objects.append(StoredObject(values.get("Key") or values.get("Name") or "", size))
+        elif kind == "IsTruncated":
+            is_cut |= element.text == "true"
+        elif kind == "NextMarker":
+            is_cut |= bool(element.text)
+    is_cut |= len(folders) > most or len(objects) > most
+    return Contents(tuple(folders[:most]), tuple(objects[:most]), is_cut)
+
+
+def _local_name(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
 
 
 def _bucket_address(store: StoreAnswer) -> str:
