@@ -22,7 +22,7 @@ def chromium() -> Iterator[Browser]:
     environment: dict[str, str | float | bool] = {
         **os.environ,
         "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib"),
-        "FONTCONFIG_PATH": str(UNPACKED / "fonts"),
+        "FONTCONFIG_FILE": str(_fonts()),
         "HOME": str(UNPACKED),
     }
     with sync_playwright() as playwright:
@@ -50,6 +50,22 @@ def _unpack() -> Path:
             text=True,
         )
     return Path(done.stdout.strip())
+
+
+def _fonts() -> Path:
+    """Write where the fonts are: the configuration that comes with them looks in /tmp/fonts.
+
+    Without any font, the browser ends as soon as it has to draw a text.
+    """
+    file = UNPACKED / "fonts.conf"
+    new = UNPACKED / f"fonts.{os.getpid()}.conf"
+    new.write_text(
+        '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
+        f"<dir>{UNPACKED / 'fonts'}</dir><cachedir>{UNPACKED / 'fonts-cache'}</cachedir>"
+        "</fontconfig>"
+    )
+    new.replace(file)
+    return file
 
 
 def serious_problems(page: Page) -> list[str]:
