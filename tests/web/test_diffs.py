@@ -77,7 +77,7 @@ def repository(folder: Path) -> icefloe.Repository:
     with repository.transaction("main", message="second") as store:
         root = zarr.open_group(store, mode="a")
         array = zarr.open_array(store, path="t", mode="r+")
-        array[7, 12:, 20:] += 0.25  # one chunk
+        array[7, 12:, 20:] = field()[7, 12:, 20:] + 0.25  # one chunk
         array[10:15, :5] = np.nan  # a row of two chunks
         root["grows"].resize(60)  # type: ignore[union-attr]
         root["grows"][35:] = -1.0  # type: ignore[index]
@@ -87,7 +87,7 @@ def repository(folder: Path) -> icefloe.Repository:
         root["scalar"][...] = 5.0  # type: ignore[index]
         del root["gone"]
         root.create_group("new")
-        root[HOSTILE].attrs[HOSTILE] = HOSTILE  # type: ignore[union-attr]
+        root[HOSTILE].attrs[HOSTILE] = HOSTILE
     session = repository.rearrange_session("main")
     session.move("/old", "/moved")
     session.commit(f"third {HOSTILE}", metadata={"author": "Ada", "hostile": HOSTILE})
@@ -114,7 +114,7 @@ def client(viewed: Viewed) -> Iterator[httpx.Client]:
         thread.join()
 
 
-def values(repository: icefloe.Repository, path: str, **version: str) -> NDArray[Any]:
+def values(repository: icefloe.Repository, path: str, **version: Any) -> NDArray[Any]:
     """Read an array with plain Zarr."""
     store = repository.readonly_session(**version).store
     return np.asarray(zarr.open_array(store, path=path, mode="r")[...])

@@ -8,13 +8,17 @@ from numpy.typing import NDArray
 
 from icefloe.effects import AsyncCloseableIterator
 from icefloe.format.chunk_table import ChunkKind, Coordinates
+from icefloe.format.ids import ManifestId, id_rows
 from icefloe.format.nodes import ArrayNode
+from icefloe.manifests.lookup import listed_in
 from icefloe.records import Record
 from icefloe.transactions.chunks import chunk_tables
 from icefloe.web.versions import Version
 
 MOST_REFERENCES: Final = 2_000_000
 """How many references a page reads, of an array with more."""
+MOST_COUNTED: Final = 200_000
+"""Kinds of more chunks than these are not counted in a table of arrays."""
 MOST_CELLS: Final = 96
 """How many cells of the drawn grid are beside each other, and one above the other."""
 KINDS: Final = {
@@ -33,6 +37,8 @@ class ChunkCounts(Record):
     grid_chunks: int
     is_complete: bool
     """Whether all references were read; otherwise the numbers are of the first ones."""
+    listed: int | None = None
+    """The number of chunks by the list of the manifests; None if it does not tell."""
 
     @property
     def present(self) -> int:
@@ -120,11 +126,37 @@ def read_grid(version: Version, node: ArrayNode) -> ChunkGrid:
             break
     native, virtual, inline = (int(counts[kind].sum()) for kind in KINDS)
     is_complete = total < MOST_REFERENCES or total == grid_chunks
+    listed = None if is_complete else listed_chunks(version, node)
     return ChunkGrid(
-        ChunkCounts(native, virtual, inline, grid_chunks, is_complete),
+        ChunkCounts(native, virtual, inline, grid_chunks, is_complete, listed),
         cells,
         {name: counts[kind].reshape(cells.shape) for kind, name in KINDS.items()},
     )
+
+
+def read_counts(version: Version, node: ArrayNode) -> ChunkCounts:
+    """Count the chunks of an array; if there are many, only their number, without reading any."""
+    listed = listed_chunks(version, node)
+    if listed is not None and listed > MOST_COUNTED:
+        return ChunkCounts(0, 0, 0, prod(node.array.num_chunks), is_complete=False, listed=listed)
+    return read_grid(version, node).counts
+
+
+def listed_chunks(version: Version, node: ArrayNode) -> int | None:
+    """Return the number of chunks that the list of manifests has for an array.
+
+    None if the array shares manifests with others.
+    """
+    ids = [ref.id for ref in version.state.lookup(node).manifests]
+    all_ids = version.state.snapshot.nodes.manifest_ids
+    is_own = np.isin(_keys(all_ids), _keys(id_rows(ManifestId, ids)))
+    if np.count_nonzero(is_own) > len(ids):
+        return None
+    return sum(listed_in(version.state.manifest_files, ids)[1])
+
+
+def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    return np.ascontiguousarray(ids).view(f"S{ManifestId.WIDTH}").ravel()
 
 
 def _chunks_in_cells(length: int, cells: int) -> NDArray[np.int64]:

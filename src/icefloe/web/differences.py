@@ -119,7 +119,6 @@ def read_difference(comparison: ArrayComparison, index: Sequence[int] | None = N
             values[parts] = new - old
     note = _note(plan, len(plane), len(ranks), min(room, len(ranks)), appeared, vanished)
     picture = picture_of(comparison.new, replace(plan, note=note), values.astype(np.float32))
-    # The values of a header may be those of the array, but its range is that of the changes.
     header = {**picture.header, "range": _range(values, picture.header["range"]), "centred": True}
     return Picture(picture.values, header)
 
@@ -145,9 +144,9 @@ def _in_plane(
         if axis not in drawn:
             is_within &= common[:, axis] == step // chunk_shape[axis]
     chunks = np.zeros((int(is_within.sum()), 2), np.int64)
-    for column, axis in enumerate((plan.rows, plan.columns)):
-        if axis is not None:
-            chunks[:, column] = common[is_within, axis]
+    for column, drawn_axis in enumerate((plan.rows, plan.columns)):
+        if drawn_axis is not None:
+            chunks[:, column] = common[is_within, drawn_axis]
     return chunks
 
 

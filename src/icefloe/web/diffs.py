@@ -7,7 +7,6 @@ All of this has limits; a comparison that reached one says that it is not comple
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import takewhile
 from typing import Any, Final
 
@@ -376,20 +375,16 @@ def _commits_between(
     context: RepoContext, before: SnapshotId, after: SnapshotId
 ) -> list[SnapshotEntry] | None:
     """Return the commits of both versions up to their first common one; None if they are many."""
-    with (
-        closing(iterate_blocking(context.ledger.ancestry(after))) as newer,
-        closing(iterate_blocking(context.ledger.ancestry(before))) as older,
-    ):
-        walks = newer, older
-        known = dict[SnapshotId, SnapshotEntry](), dict[SnapshotId, SnapshotEntry]()
-        for _ in range(MOST_LOGS + 1):
-            for own, others, walk in zip(known, reversed(known), walks, strict=True):
-                entry = next(walk, None)
-                if entry is None:
-                    continue
-                own[entry.id] = entry
-                if entry.id in others:
-                    return [*_until(own, entry.id), *_until(others, entry.id)]
+    walks = [iterate_blocking(context.ledger.ancestry(snapshot)) for snapshot in (after, before)]
+    known = dict[SnapshotId, SnapshotEntry](), dict[SnapshotId, SnapshotEntry]()
+    for _ in range(MOST_LOGS + 1):
+        for own, others, walk in zip(known, reversed(known), walks, strict=True):
+            entry = next(walk, None)
+            if entry is None:
+                continue
+            own[entry.id] = entry
+            if entry.id in others:
+                return [*_until(own, entry.id), *_until(others, entry.id)]
     return None
 
 

@@ -224,7 +224,8 @@ def _array_values(comparison: ArrayComparison) -> dict[str, Any]:
         plan = differences.plan_difference(comparison)
     except IcefloeError as error:
         reason = error.message
-    listed, drawing, axes = None, None, (None, None)
+    listed, drawing = None, None
+    axes: tuple[int | None, int | None] = (None, None)
     if len(comparison.coordinates):
         grid = tuple(map(max, facts[0].num_chunks, facts[1].num_chunks))
         cells = Cells.of(grid)

@@ -126,6 +126,8 @@ class Site:
     def chunk_fragment(self, request: Request) -> Response:
         """Show how many chunks an array has, and where."""
         version, node = self._array(request)
+        if "short" in request.query_params:
+            return self._fragment("chunk_counts.html", counts=chunks.read_counts(version, node))
         grid = chunks.read_grid(version, node)
         facts = nodes.facts_of(node)
         name = request.query_params.get("since", "").strip()
@@ -135,9 +137,9 @@ class Site:
             cells["changed"] = since.cells
         drawing = json.dumps({"room": grid.cells.room().tolist(), **cells})
         axes = [None if axis is None else facts.dimensions[axis] for axis in grid.cells.axes]
-        is_short = "short" in request.query_params
-        template = "chunk_counts.html" if is_short else "chunk_grid.html"
-        return self._fragment(template, counts=grid.counts, drawing=drawing, axes=axes, since=since)
+        return self._fragment(
+            "chunk_grid.html", counts=grid.counts, drawing=drawing, axes=axes, since=since
+        )
 
     def statistics_fragment(self, request: Request) -> Response:
         """Show figures about the values of an array."""
