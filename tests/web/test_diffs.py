@@ -152,7 +152,7 @@ def test_nodes_that_changed(client: httpx.Client) -> None:
     assert paths["Arrays deleted"] == ["/gone"]
     assert paths["Arrays replaced by new ones"] == ["/rechunked", "/retyped"]
     assert paths["Arrays with changed metadata"] == ["/grows"]
-    assert "/old → " in sections["Nodes moved"]
+    assert "from /old to " in sections["Nodes moved"]
     assert set(paths["Nodes moved"]) == {"/moved", "/moved/inside"}
     assert "/same" not in text
     assert "by the logs of the commits" in text

@@ -403,7 +403,7 @@
   function drawGrid(canvas) {
     const grid = JSON.parse(canvas.dataset.grid);
     const rows = grid.room.length, columns = grid.room[0].length;
-    const size = Math.max(3, Math.min(14, Math.floor(900 / columns)));
+    const size = Math.max(3, Math.min(24, Math.floor(900 / columns), Math.floor(600 / rows)));
     canvas.width = columns * size;
     canvas.height = rows * size;
     const context = canvas.getContext("2d");
