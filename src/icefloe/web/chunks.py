@@ -137,22 +137,24 @@ def read_grid(version: Version, node: ArrayNode) -> ChunkGrid:
 def read_counts(version: Version, node: ArrayNode) -> ChunkCounts:
     """Count the chunks of an array; if there are many, only their number, without reading any."""
     listed = listed_chunks(version, node)
-    if listed is not None and listed > MOST_COUNTED:
+    if listed is not None:
         return ChunkCounts(0, 0, 0, prod(node.array.num_chunks), is_complete=False, listed=listed)
     return read_grid(version, node).counts
 
 
 def listed_chunks(version: Version, node: ArrayNode) -> int | None:
-    """Return the number of chunks that the list of manifests has for an array.
+    """Return the number of chunks that the list of manifests has for an array with many chunks.
 
-    None if the array shares manifests with others.
+    None if there are few, or if the array shares manifests with others.
     """
     ids = [ref.id for ref in version.state.lookup(node).manifests]
-    all_ids = version.state.snapshot.nodes.manifest_ids
-    is_own = np.isin(_keys(all_ids), _keys(id_rows(ManifestId, ids)))
-    if np.count_nonzero(is_own) > len(ids):
+    listed = sum(listed_in(version.state.manifest_files, ids)[1])
+    if listed <= MOST_COUNTED:
         return None
-    return sum(listed_in(version.state.manifest_files, ids)[1])
+    is_own = np.isin(
+        _keys(version.state.snapshot.nodes.manifest_ids), _keys(id_rows(ManifestId, ids))
+    )
+    return listed if np.count_nonzero(is_own) == len(ids) else None
 
 
 def _keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:

@@ -8,6 +8,7 @@ All of this has limits; a comparison that reached one says that it is not comple
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -148,7 +149,8 @@ def compare(before: Version, after: Version) -> Comparison:
     """Compare two versions; neither needs to come from the other."""
     old, new = before.state.snapshot.nodes, after.state.snapshot.nodes
     pairs = pair_nodes(old, new)
-    touched = chunks_by_logs(before.state, after.state)
+    candidates = _arrays_with_other_manifests(old, new, pairs)
+    touched = chunks_by_logs(before.state, after.state) if len(candidates) else {}
     is_same = ~pairs.is_replaced
     is_moved = is_same & ~_equal(old.paths, pairs.old, new.paths, pairs.new)
     is_updated = is_same & ~_equal(old.user_data, pairs.old, new.user_data, pairs.new)
@@ -169,7 +171,7 @@ def compare(before: Version, after: Version) -> Comparison:
         after,
         tuple(entry for entry in lists if entry.total),
         NodeList("Nodes moved", tuple(MovedNode(*paths) for paths in moved), len(moves)),
-        _changed_arrays(before, after, pairs, touched),
+        _changed_arrays(before, after, candidates, touched),
         touched is not None,
     )
 
@@ -240,7 +242,7 @@ def changed_fields(old: Node, new: Node) -> list[FieldChange]:
     return [
         FieldChange(name, *(document.get(name) for document in documents))
         for name in sorted(documents[0] | documents[1])
-        if documents[0].get(name) != documents[1].get(name)
+        if repr(documents[0].get(name)) != repr(documents[1].get(name))  # NaN is the same as NaN
     ]
 
 
@@ -261,53 +263,49 @@ def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
 # Chunks
 
 
-def _changed_arrays(
-    before: Version, after: Version, pairs: Pairs, touched: Mapping[NodeId, Coordinates] | None
-) -> NodeList[ChangedArray]:
-    old, new = before.state.snapshot.nodes, after.state.snapshot.nodes
-    is_candidate = ~pairs.is_replaced & new.is_array[pairs.new] & old.is_array[pairs.old]
-    if touched is not None:
-        ids = np.array([np.frombuffer(node.raw, np.uint64)[0] for node in touched], np.uint64)
-        is_candidate &= np.isin(_numbers(new.ids)[pairs.new], ids)
-    else:
-        is_candidate &= _have_other_manifests(old, pairs.old, new, pairs.new)
-    rows = np.flatnonzero(is_candidate)
-    arrays, room, without_changes = list[ChangedArray](), MOST_REFERENCES, 0
-    for row in rows[:MOST_NODES].tolist():
-        nodes = old.array(pairs.old[row]), new.array(pairs.new[row])
-        grid = int(np.prod(nodes[1].array.num_chunks, dtype=np.int64))
-        if touched is not None:
-            coordinates = _within_either(touched[nodes[1].id], *nodes)
-            compared = _Compared(coordinates, is_complete=True, references=0)
-        else:
-            compared = run_blocking(_by_manifests(before.state, after.state, *nodes, room))
-            room -= compared.references
-        if len(compared.coordinates):
-            changed = ChangedArray(
-                nodes[1].path, len(compared.coordinates), grid, compared.is_complete
-            )
-            arrays.append(changed)
-        elif not compared.is_complete:
-            arrays.append(ChangedArray(nodes[1].path, None, grid, is_complete=False))
-        else:
-            without_changes += 1
-    return NodeList("Arrays with changed chunks", tuple(arrays), len(rows) - without_changes)
-
-
-def _have_other_manifests(old: NodeTable, old_rows: Ints, new: NodeTable, new_rows: Ints) -> Bools:
-    """Return for pairs of arrays whether their lists of manifests differ."""
-    counts = (
-        np.diff(table.manifest_splits)[rows] for table, rows in ((old, old_rows), (new, new_rows))
-    )
-    old_counts, new_counts = counts
-    differs: Bools = old_counts != new_counts
+def _arrays_with_other_manifests(old: NodeTable, new: NodeTable, pairs: Pairs) -> Ints:
+    """Return the rows of arrays, in the earlier and the later table, that may have other chunks."""
+    is_array = ~pairs.is_replaced & old.is_array[pairs.old] & new.is_array[pairs.new]
+    old_rows, new_rows = pairs.old[is_array], pairs.new[is_array]
+    old_counts, new_counts = np.diff(old.manifest_splits), np.diff(new.manifest_splits)
+    differs: Bools = old_counts[old_rows] != new_counts[new_rows]
     alike = np.flatnonzero(~differs)
     _, old_items = take_ragged(old.manifest_splits, old_rows[alike])
     splits, new_items = take_ragged(new.manifest_splits, new_rows[alike])
     is_other = (old.manifest_ids[old_items] != new.manifest_ids[new_items]).any(axis=1)
     totals = np.append(0, np.cumsum(is_other))
     differs[alike] = totals[splits[1:]] > totals[splits[:-1]]
-    return differs
+    return np.stack([old_rows[differs], new_rows[differs]], axis=1)
+
+
+def _changed_arrays(
+    before: Version, after: Version, rows: Ints, touched: Mapping[NodeId, Coordinates] | None
+) -> NodeList[ChangedArray]:
+    """List the arrays, among candidates, of which chunks changed."""
+    old, new = before.state.snapshot.nodes, after.state.snapshot.nodes
+    if touched is not None:
+        ids = np.frombuffer(b"".join(node.raw for node in touched), np.uint64)
+        rows = rows[np.isin(_numbers(new.ids)[rows[:, 1]], ids)]
+    arrays, room, without_changes = list[ChangedArray](), MOST_REFERENCES, 0
+    for old_row, new_row in rows[:MOST_NODES].tolist():
+        nodes = old.array(old_row), new.array(new_row)
+        if touched is not None:
+            coordinates = _within_either(touched[nodes[1].id], *nodes)
+            compared = _Compared(coordinates, _has_same_rank(*nodes), references=0)
+        else:
+            compared = run_blocking(_by_manifests(before.state, after.state, *nodes, room))
+            room -= compared.references
+        if compared.is_complete and not len(compared.coordinates):
+            without_changes += 1
+            continue
+        count = len(compared.coordinates) or None
+        grid = prod(nodes[1].array.num_chunks)
+        arrays.append(ChangedArray(nodes[1].path, count, grid, compared.is_complete))
+    return NodeList("Arrays with changed chunks", tuple(arrays), len(rows) - without_changes)
+
+
+def _has_same_rank(old: ArrayNode, new: ArrayNode) -> bool:
+    return len(old.array.num_chunks) == len(new.array.num_chunks)
 
 
 def compare_array(
@@ -320,7 +318,13 @@ def compare_array(
             none = np.empty((0, len(new.array.num_chunks)), np.uint32)
             coordinates = _within_either(touched.get(new.id, none), old, new)
             return ArrayComparison(
-                before, after, old, new, coordinates, is_complete=True, is_by_logs=True
+                before,
+                after,
+                old,
+                new,
+                coordinates,
+                is_complete=_has_same_rank(old, new),
+                is_by_logs=True,
             )
     compared = run_blocking(_by_manifests(before.state, after.state, old, new, MOST_REFERENCES))
     return ArrayComparison(
@@ -434,7 +438,7 @@ async def _by_manifests(
     `room` references.
     """
     none = np.empty((0, len(new.array.num_chunks)), np.uint32)
-    if len(old.array.num_chunks) != len(new.array.num_chunks):
+    if not _has_same_rank(old, new):
         return _Compared(none, is_complete=False, references=0)
     refs = before.lookup(old).manifests, after.lookup(new).manifests
     if old.id == new.id:
