@@ -9,6 +9,7 @@ All of this has limits; a comparison that reached one says that it is not comple
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from math import prod
+from operator import eq
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from icefloe.format.chunk_table import (
     sort_keys,
 )
 from icefloe.format.columns import (
+    FEW_ROWS,
     Bools,
     BytesColumn,
     Ints,
@@ -54,6 +56,8 @@ MOST_LOG_BYTES: Final = 4 << 20
 MOST_NODES: Final = 200
 """How many nodes of each kind of change a page lists, and of how many it compares the chunks."""
 _ID_BYTES: Final = 8
+_MOST_RUNS: Final = 64
+"""Rows in more runs than these are copied before they are compared."""
 
 
 class Pairs(Record, eq=False):
@@ -211,11 +215,30 @@ def _others(rows: Ints, count: int) -> Ints:
 
 
 def _equal(left: BytesColumn, left_rows: Ints, right: BytesColumn, right_rows: Ints) -> Bools:
-    """Return for pairs of rows whether their bytes are the same."""
-    ours, theirs = left.take(left_rows), right.take(right_rows)
-    if ours == theirs:
-        return np.ones(len(left_rows), np.bool_)
-    return mask_of(pc.equal(ours.to_arrow(), theirs.to_arrow()))
+    """Return for pairs of rows whether their bytes are the same.
+
+    Most rows stand behind each other in both columns, where they are compared without a copy.
+    """
+    if not len(left_rows):
+        return np.empty(0, np.bool_)
+    ends = np.flatnonzero((np.diff(left_rows) != 1) | (np.diff(right_rows) != 1))
+    heads, tails = np.append(0, ends + 1), np.append(ends, len(left_rows) - 1)
+    if len(heads) > _MOST_RUNS:
+        return _same_rows(left.take(left_rows), right.take(right_rows))
+    parts = [
+        _same_rows(
+            left.slice(int(left_rows[head]), int(left_rows[tail]) + 1),
+            right.slice(int(right_rows[head]), int(right_rows[tail]) + 1),
+        )
+        for head, tail in zip(heads, tails, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _same_rows(left: BytesColumn, right: BytesColumn) -> Bools:
+    if len(left) <= FEW_ROWS:
+        return np.array(list(map(eq, left.to_list(), right.to_list())), np.bool_)
+    return mask_of(pc.equal(left.to_arrow(), right.to_arrow()))
 
 
 def _by_kind(title: str, table: NodeTable, rows: Ints) -> list[NodeList[str]]:

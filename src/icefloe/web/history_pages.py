@@ -233,7 +233,7 @@ def _array_values(comparison: ArrayComparison) -> dict[str, Any]:
             "room": cells.room().tolist(),
             "changed": cells.count(comparison.coordinates).tolist(),
         }
-        drawing = json.dumps(content)
+        drawing = json.dumps(content, separators=(",", ":"))
         axes = cells.axes
         if comparison.has_same_grid:
             is_longer = any(map(int.__gt__, facts[0].shape, facts[1].shape))

@@ -135,7 +135,7 @@ class Site:
         cells = {kind: counts.tolist() for kind, counts in grid.kinds.items()}
         if since is not None and since.cells is not None:
             cells["changed"] = since.cells
-        drawing = json.dumps({"room": grid.cells.room().tolist(), **cells})
+        drawing = json.dumps({"room": grid.cells.room().tolist(), **cells}, separators=(",", ":"))
         axes = [None if axis is None else facts.dimensions[axis] for axis in grid.cells.axes]
         return self._fragment(
             "chunk_grid.html", counts=grid.counts, drawing=drawing, axes=axes, since=since
