@@ -122,9 +122,11 @@ def _served(folder: Path) -> Iterator[tuple[icefloe.Repository, str]]:
     with listening_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield repository, f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield repository, f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 class _Visit:
@@ -135,15 +137,18 @@ class _Visit:
             context = browser.new_context(locale="en-US")
             page = context.new_page()
             responses: list[Response] = []
-            page.on("response", responses.append)
+            page.on("response", lambda response: responses.append(response))  # noqa: PLW0108
             before = repository.storage.request_counts()
             started = time.perf_counter()
             page.goto(f"{address}{path}", wait_until="commit")
             page.wait_for_selector(selector)
             self.seconds = time.perf_counter() - started
             self.read_bytes = (repository.storage.request_counts() - before).bytes_in
-            page.wait_for_load_state("networkidle")
+            page.wait_for_load_state("networkidle")  # what a reader of the whole page waits for
             self.weight_bytes = sum(len(response.body()) for response in responses)
+            self.value_bytes = sum(
+                len(response.body()) for response in responses if "/picture/" in response.url
+            )
             files = repository.list_manifest_files(repository.lookup_branch("main"))
             self.manifest_bytes = sum(file.size_bytes for file in files)
             context.close()
@@ -167,6 +172,11 @@ def _measure(folder: Path, options: argparse.Namespace) -> Figures:
         "first map of a 1 GiB array, cold": (first_map.seconds, "s", 1.5),
         "bytes read for it": (first_map.read_bytes / 1e6, "MB", 5.0),
         "weight of its page, uncached": (first_map.weight_bytes / 1e3, "KB", 400.0),
+        "weight of its page without the values": (
+            (first_map.weight_bytes - first_map.value_bytes) / 1e3,
+            "KB",
+            400.0,
+        ),
         f"tree of {nodes:,} nodes": (tree.seconds, "s", 0.5),
         "group with 99 arrays": (group.seconds, "s", 0.5),
         f"difference of two trees of {nodes:,} nodes": (tree_diff.seconds, "s", 1.0),
