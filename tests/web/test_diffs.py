@@ -70,6 +70,8 @@ def repository(folder: Path) -> icefloe.Repository:
         create(root, "scalar", np.array(3.0))
         create(root, "gone", np.arange(3), "x")
         create(root, "same", np.arange(3), "x")
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            create(root, "uneven", np.arange(10.0), "x", chunks=((2, 3, 5),))
         root.create_group("old").create_array("inside", shape=2, dtype="i2")
         root.create_group(HOSTILE)
     repository.create_tag("v1", repository.lookup_branch("main"))
@@ -85,6 +87,9 @@ def repository(folder: Path) -> icefloe.Repository:
         create(root, "rechunked", np.arange(12.0), "x", chunks=(3,), overwrite=True)
         root["text"][0] = "c"  # type: ignore[index]
         root["scalar"][...] = 5.0  # type: ignore[index]
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            root["uneven"][3] = 7  # type: ignore[index]
+        root.attrs["title"] = "changed"
         del root["gone"]
         root.create_group("new")
         root[HOSTILE].attrs[HOSTILE] = HOSTILE
@@ -147,7 +152,8 @@ def test_nodes_that_changed(client: httpx.Client) -> None:
     text = html.unescape(client.get("/diff?from=v1&to=main").text)
     sections = dict(re.findall(r"<h2>([^<]*)</h2>(.*?)</section>", text, re.DOTALL))
     paths = {title: re.findall(r">(/[^<]*)</a>", part) for title, part in sections.items()}
-    assert paths["Arrays with changed chunks"] == ["/grows", "/scalar", "/t", "/text"]
+    assert paths["Arrays with changed chunks"] == ["/grows", "/scalar", "/t", "/text", "/uneven"]
+    assert "/" in paths["Groups with changed metadata"]
     assert paths["Groups created"] == ["/new"]
     assert paths["Arrays deleted"] == ["/gone"]
     assert paths["Arrays replaced by new ones"] == ["/rechunked", "/retyped"]
@@ -326,6 +332,42 @@ def test_arrays_of_another_type_or_chunk(client: httpx.Client) -> None:
     assert "1 changed" in text
 
 
+def test_chunks_of_different_lengths(client: httpx.Client) -> None:
+    text = client.get("/diff/uneven?from=v1&to=main").text
+    assert "1 changed" in text
+    assert "the regions have no coordinates here" in text
+    assert client.get("/difference/uneven?from=v1&to=main").status_code == 422
+
+
+def test_logs_may_be_deleted(folder: Path, tmp_path: Path, viewed: Viewed) -> None:
+    copytree(folder, tmp_path, dirs_exist_ok=True)
+    for log in (tmp_path / "transactions").iterdir():
+        log.unlink()
+    copy = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
+    comparison = changed(Viewed(copy, "copy", "copy"), "/t", "v1", "main")
+    assert not comparison.is_by_logs
+    expected = changed(viewed, "/t", "v1", "main").coordinates
+    np.testing.assert_array_equal(comparison.coordinates, expected)
+
+
+def test_repositories_of_the_first_spec() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
+    for number in range(3):
+        with repository.transaction("main", message=f"{number}") as store:
+            group = zarr.open_group(store, mode="a")
+            if number == 0:
+                group.create_array("a", shape=30, chunks=10, dtype="i4")
+            group["a"][10 * number] = number + 1  # type: ignore[index]
+        repository.create_tag(f"v{number}", repository.lookup_branch("main"))
+    viewed = Viewed(repository, "x", "x")
+    assert changed(viewed, "/a", "v0", "v2").coordinates.tolist() == [[1], [2]]
+    comparison = diffs.compare(viewed.version("v0"), viewed.version("v2"))
+    assert [(array.path, array.chunks) for array in comparison.arrays.nodes] == [("/a", 2)]
+    picture = differences.read_difference(changed(viewed, "/a", "v0", "v2"))
+    expected = values(repository, "a", tag="v2") - values(repository, "a", tag="v0")
+    np.testing.assert_array_equal(picture.values[0], expected[10:])
+
+
 def test_scalars_groups_and_nodes_of_one_version(client: httpx.Client) -> None:
     header, numbers = difference(client, "/scalar?from=v1&to=main")
     assert (header["kind"], numbers.tolist()) == ("value", [[2.0]])
@@ -334,6 +376,7 @@ def test_scalars_groups_and_nodes_of_one_version(client: httpx.Client) -> None:
     assert "it was created" in client.get("/diff/new?from=v1&to=main").text
     assert "was at /old and is at /moved" in client.get("/diff/moved?from=v1&to=main").text
     assert "is at /moved" in client.get("/diff/old?from=v1&to=main").text
+    assert "attribute title" in client.get("/diff/?from=v1&to=main").text
     assert "No chunk changed." in client.get("/diff/same?from=v1&to=main").text
     assert "Nothing" not in client.get("/diff").text  # only the fields for two versions
 

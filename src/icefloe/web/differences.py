@@ -6,6 +6,7 @@ page are left blank, and the note of the picture says how many.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ from icefloe.web.regions import merged
 
 _MOST_COLOURS: Final = 98
 """The percentile of the changes, other than zero, that has the strongest colour."""
+_READERS: Final = 8
+"""How many regions are read at the same time."""
 
 
 class _Pixels(Record, eq=False):
@@ -51,6 +54,14 @@ class _Pixels(Record, eq=False):
     def part(self, ranks: Sequence[int]) -> slice:
         """Return the pixels of some chunks, from one up to another."""
         return slice(int(self.edges[ranks[0]]), int(self.edges[ranks[1]]))
+
+
+class _Part(Record, eq=False):
+    """The values of some pixels in both versions."""
+
+    pixels: tuple[slice, ...]
+    old: NDArray[np.float64]
+    new: NDArray[np.float64]
 
 
 def plan_difference(comparison: ArrayComparison, index: Sequence[int] | None = None) -> Plan:
@@ -101,22 +112,26 @@ def read_difference(comparison: ArrayComparison, index: Sequence[int] | None = N
     values = np.zeros([own.count for own in pixels], np.float64)
     for box in merged(ranks[room:]).tolist():
         values[tuple(own.part(part) for own, part in zip(pixels, box, strict=True))] = np.nan
-    appeared, vanished = 0, 0
     arrays = [
-        open_array(version, node.path)
+        (open_array(version, node.path), node)
         for version, node in (
             (comparison.before, comparison.old),
             (comparison.after, comparison.new),
         )
     ]
-    for box in merged(ranks[:room]).tolist():
-        parts = tuple(own.part(part) for own, part in zip(pixels, box, strict=True))
-        old = _read_part(arrays[0], comparison.old, plan, pixels, parts)
-        new = _read_part(arrays[1], comparison.new, plan, pixels, parts)
-        appeared += int((np.isnan(old) & ~np.isnan(new)).sum())
-        vanished += int((np.isnan(new) & ~np.isnan(old)).sum())
-        with np.errstate(invalid="ignore"):  # infinity minus infinity is missing
-            values[parts] = new - old
+
+    def read(box: list[list[int]]) -> _Part:
+        parts = tuple(own.part(ranks) for own, ranks in zip(pixels, box, strict=True))
+        return _Part(parts, *(_read_part(*array, plan, pixels, parts) for array in arrays))
+
+    appeared, vanished = 0, 0
+    with ThreadPoolExecutor(_READERS) as readers:  # chunks may be far
+        for part in readers.map(read, merged(ranks[:room]).tolist()):
+            is_missing = np.isnan(part.old), np.isnan(part.new)
+            appeared += int((is_missing[0] & ~is_missing[1]).sum())
+            vanished += int((is_missing[1] & ~is_missing[0]).sum())
+            with np.errstate(invalid="ignore"):  # infinity minus infinity is missing
+                values[part.pixels] = part.new - part.old
     note = _note(plan, len(plane), len(ranks), min(room, len(ranks)), appeared, vanished)
     picture = picture_of(comparison.new, replace(plan, note=note), values.astype(np.float32))
     header = {**picture.header, "range": _range(values, picture.header["range"]), "centred": True}
