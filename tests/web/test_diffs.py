@@ -65,6 +65,7 @@ def repository(folder: Path) -> icefloe.Repository:
         create(root, "lon", np.arange(0.0, 360, 10), "lon", attributes=east)
         create(root, "grows", np.arange(40.0), "x", chunks=(10,))
         create(root, "retyped", np.arange(6, dtype="i4"), "x")
+        create(root, "bent", np.arange(24.0).reshape(8, 3), "p", "q", chunks=(2, 3))
         create(root, "rechunked", np.arange(12.0), "x", chunks=(4,))
         create(root, "text", np.array(["a", "b"]), "n")
         create(root, "scalar", np.array(3.0))
@@ -83,6 +84,9 @@ def repository(folder: Path) -> icefloe.Repository:
         array[10:15, :5] = np.nan  # a row of two chunks
         root["grows"].resize(60)  # type: ignore[union-attr]
         root["grows"][35:] = -1.0  # type: ignore[index]
+        root["bent"].resize((4, 6))  # type: ignore[union-attr]
+        root["bent"][:, 3:] = 1.0  # type: ignore[index]
+        root["bent"][:2] = 2.0  # type: ignore[index]
         create(root, "retyped", np.arange(6) + 0.5, "x", overwrite=True)
         create(root, "rechunked", np.arange(12.0), "x", chunks=(3,), overwrite=True)
         root["text"][0] = "c"  # type: ignore[index]
@@ -152,12 +156,19 @@ def test_nodes_that_changed(client: httpx.Client) -> None:
     text = html.unescape(client.get("/diff?from=v1&to=main").text)
     sections = dict(re.findall(r"<h2>([^<]*)</h2>(.*?)</section>", text, re.DOTALL))
     paths = {title: re.findall(r">(/[^<]*)</a>", part) for title, part in sections.items()}
-    assert paths["Arrays with changed chunks"] == ["/grows", "/scalar", "/t", "/text", "/uneven"]
+    assert paths["Arrays with changed chunks"] == [
+        "/bent",
+        "/grows",
+        "/scalar",
+        "/t",
+        "/text",
+        "/uneven",
+    ]
     assert "/" in paths["Groups with changed metadata"]
     assert paths["Groups created"] == ["/new"]
     assert paths["Arrays deleted"] == ["/gone"]
     assert paths["Arrays replaced by new ones"] == ["/rechunked", "/retyped"]
-    assert paths["Arrays with changed metadata"] == ["/grows"]
+    assert paths["Arrays with changed metadata"] == ["/bent", "/grows"]
     assert "from /old to " in sections["Nodes moved"]
     assert set(paths["Nodes moved"]) == {"/moved", "/moved/inside"}
     assert "/same" not in text
@@ -316,6 +327,22 @@ def test_arrays_that_grew(client: httpx.Client, repository: icefloe.Repository) 
     assert header["kind"] == "line"
     now, then = values(repository, "grows", branch="main"), values(repository, "grows", tag="v1")
     np.testing.assert_array_equal(numbers[0], (now[30:40] - then[30:]).astype("f4"))
+
+
+def test_arrays_that_grew_and_shrank(client: httpx.Client, repository: icefloe.Repository) -> None:
+    text = html.unescape(client.get("/diff/bent?from=v1&to=main").text)
+    assert "The shape changed from 8 × 3 to 4 × 6." in text
+    assert re.findall(r'<tr title="([^"]*)"', text) == [
+        "p 0 to 1, q 0 to 5",
+        "p 2 to 3, q 3 to 5",
+        "p 4 to 7, q 0 to 2",  # only the earlier version has these
+    ]
+    _, numbers = difference(client, "/bent?from=v1&to=main")
+    now, then = values(repository, "bent", branch="main"), values(repository, "bent", tag="v1")
+    np.testing.assert_array_equal(numbers, (now[:2, :3] - then[:2]).astype("f4"))
+    text = client.get("/diff/bent?from=main&to=v1").text
+    assert "The shape changed from 4 × 6 to 8 × 3." in text
+    assert client.get("/fragment/chunks/bent?since=v1").status_code == 200
 
 
 def test_arrays_of_another_type_or_chunk(client: httpx.Client) -> None:

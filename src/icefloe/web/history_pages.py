@@ -236,15 +236,12 @@ def _array_values(comparison: ArrayComparison) -> dict[str, Any]:
         drawing = json.dumps(content, separators=(",", ":"))
         axes = cells.axes
         if comparison.has_same_grid:
-            is_longer = any(map(int.__gt__, facts[0].shape, facts[1].shape))
-            side = (
-                (comparison.before, comparison.old)
-                if is_longer
-                else (comparison.after, comparison.new)
-            )
-            listed = regions.describe(
-                comparison.coordinates, facts[1].largest_chunk, pictures.dimensions_of(*side)
-            )
+            sides = (comparison.after, comparison.new), (comparison.before, comparison.old)
+            dimensions = [
+                max(pair, key=lambda dimension: dimension.length)
+                for pair in zip(*(pictures.dimensions_of(*side) for side in sides), strict=True)
+            ]
+            listed = regions.describe(comparison.coordinates, facts[1].largest_chunk, dimensions)
     return {
         "comparison": comparison,
         "facts": facts,
