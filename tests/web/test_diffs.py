@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 import icefloe
 from icefloe.effects import run_blocking
@@ -24,6 +27,7 @@ from icefloe.transactions.chunks import find_ref
 from icefloe.web import differences, diffs, history
 from icefloe.web.pictures import NotDrawableError
 from icefloe.web.server import listening_socket, server_of
+from icefloe.web.site import Site
 from icefloe.web.versions import Viewed
 from tests.web.conftest import HOSTILE
 
@@ -506,3 +510,15 @@ def test_a_commit_shows_its_author_and_changes(
     assert "Nodes moved" in text
     assert f"/diff?from={commits[1]}&amp;to={commits[0]}" in text
     assert "The first version" in client.get(f"/commit/{commits[-1]}").text
+
+
+def test_pages_below_another_path(viewed: Viewed) -> None:
+    """All addresses of the pages begin with the path that they are served below."""
+    site = Starlette(routes=[Mount("/repos/org/cube", routes=Site(viewed).routes())])
+    with TestClient(site) as client:
+        for path in ("/history", "/diff?from=v1&to=main", "/diff/t?from=v1&to=main", "/node/t"):
+            text = client.get(f"/repos/org/cube{path}").text
+            found = re.findall(r'(?:href|action|data-picture|hx-get)="([^"]*)"', text)
+            assert len(found) > 5
+            for address in found:
+                assert address.startswith(("/repos/org/cube/", "/static/", "#")) or not address
