@@ -381,7 +381,7 @@ def test_logs_may_be_deleted(folder: Path, tmp_path: Path, viewed: Viewed) -> No
     np.testing.assert_array_equal(comparison.coordinates, expected)
 
 
-def test_repositories_of_the_first_spec() -> None:
+def test_repositories_of_the_first_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     repository = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
     for number in range(3):
         with repository.transaction("main", message=f"{number}") as store:
@@ -397,6 +397,12 @@ def test_repositories_of_the_first_spec() -> None:
     picture = differences.read_difference(changed(viewed, "/a", "v0", "v2"))
     expected = values(repository, "a", tag="v2") - values(repository, "a", tag="v0")
     np.testing.assert_array_equal(picture.values[0], expected[10:])
+    graph = history.read_graph(viewed.version("main"), is_only=False)
+    assert not history.history_page(graph, 1).is_cut
+    monkeypatch.setattr(history, "_MOST_REQUESTS", 2)
+    page = history.history_page(history.read_graph(viewed.version("main"), is_only=True), 1)
+    assert [row.headline for row in page.rows] == ["2", "1"]
+    assert page.is_cut
 
 
 def test_scalars_groups_and_nodes_of_one_version(client: httpx.Client) -> None:

@@ -48,11 +48,16 @@ class CommitGraph(Record):
     lanes: tuple[Lane, ...]
 
 
-async def commit_graph(ledger: Ledger, start: SnapshotId | None = None) -> CommitGraph:
-    """Lay out the history of one snapshot, or of every branch and tag."""
+async def commit_graph(
+    ledger: Ledger, start: SnapshotId | None = None, most: int | None = None
+) -> CommitGraph:
+    """Lay out the history of one snapshot, or of every branch and tag.
+
+    With `most`, lines with more commits end after this many.
+    """
     branches, tags = await ledger.branches(), await ledger.tags()
     tips = [start] if start is not None else _tips(branches, tags)
-    return lay_out(await _lines(ledger, tips), branches, tags)
+    return lay_out(await _lines(ledger, tips, most), branches, tags)
 
 
 async def history_lines(
@@ -67,7 +72,9 @@ async def history_lines(
     return await _lines(ledger, _tips(await ledger.branches(), await ledger.tags()))
 
 
-async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[SnapshotEntry]]:
+async def _lines(
+    ledger: Ledger, tips: Iterable[SnapshotId], most: int | None = None
+) -> list[list[SnapshotEntry]]:
     lines: list[list[SnapshotEntry]] = []
     seen: set[SnapshotId] = set()
     for tip in tips:
@@ -79,6 +86,8 @@ async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[Snapsh
                 break
             seen.add(entry.id)
             line.append(entry)
+            if len(line) == most:
+                break
         lines.append(line)
     return lines
 

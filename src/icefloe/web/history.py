@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from icefloe.effects import run_blocking
 from icefloe.records import Record
-from icefloe.repo.history import CommitGraph, GraphRow, Lane
+from icefloe.repo.history import CommitGraph, GraphRow, Lane, commit_graph
 from icefloe.values.times import to_datetime
+from icefloe.web.versions import Version
 
 COMMITS_PER_PAGE: Final = 50
 ROW_HEIGHT: Final = 36
 _LANE_WIDTH: Final = 16
 _MOST_LANES: Final = 24
 """More lines beside each other are drawn as one."""
+_MOST_REQUESTS: Final = 200
 _COLOURS: Final = 6
 _LONGEST_HEADLINE: Final = 200
 _AUTHOR_KEYS: Final = ("author", "author_name", "committer", "user")
@@ -48,6 +51,8 @@ class HistoryPage(Record):
     total: int
     width: int
     """The width of the drawing."""
+    is_cut: bool
+    """Whether there are older commits that no page shows."""
 
 
 def history_page(graph: CommitGraph, number: int) -> HistoryPage:
@@ -61,7 +66,20 @@ def history_page(graph: CommitGraph, number: int) -> HistoryPage:
     lanes = [lane for lane in graph.lanes if lane.first_row < last and first <= lane.last_row]
     rows = tuple(_row(row, first + place, lanes) for place, row in enumerate(chosen))
     columns = min(max((lane.column for lane in lanes), default=0) + 1, _MOST_LANES)
-    return HistoryPage(rows, number, pages, total, columns * _LANE_WIDTH)
+    ids = {row.entry.id for row in graph.rows}
+    parents = {row.entry.parent for row in graph.rows} - {None}
+    return HistoryPage(rows, number, pages, total, columns * _LANE_WIDTH, not parents <= ids)
+
+
+def read_graph(version: Version, *, is_only: bool) -> CommitGraph:
+    """Read the commits of all branches and tags, or those that lead to a version.
+
+    In spec 1 each commit takes a request, so that only the newest commits of a line are read.
+    """
+    context = version.state.context
+    start = version.state.snapshot_id if is_only else None
+    most = _MOST_REQUESTS if context.spec_version == 1 else None
+    return run_blocking(commit_graph(context.ledger, start, most))
 
 
 def _row(row: GraphRow, number: int, lanes: Sequence[Lane]) -> CommitRow:

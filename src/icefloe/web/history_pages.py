@@ -87,8 +87,7 @@ class HistoryPages:
         """Show the commits of all branches and tags, or those that lead to a version."""
         version = self._viewed.version(request.query_params.get("version") or None)
         is_only = "only" in request.query_params
-        start = version.session.snapshot_id if is_only else None
-        graph = self._viewed.repository.ancestry_graph(snapshot_id=start).graph
+        graph = history.read_graph(version, is_only=is_only)
         page = history.history_page(graph, _page_number(request))
         return self._page(
             request,
