@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     for name, (_, unit, limit) in rounds[0].items():
         value = min(figures[name][0] for figures in rounds)
         colour = "green" if value <= limit else "red"
-        table.add_row(name, f"[{colour}]{value:.3g} {unit}[/]", f"≤ {limit:g}")
+        table.add_row(name, f"[{colour}]{value:.4g} {unit}[/]", f"≤ {limit:g}")
     Console().print(table)
     Console().print("load of the machine:", *(f"{load:.1f}" for load in os.getloadavg()))
 
