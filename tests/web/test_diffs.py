@@ -187,7 +187,7 @@ def test_chunks_agree_with_the_diff_of_the_engine(
     repository: icefloe.Repository, viewed: Viewed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = repository.diff(from_tag="v1", to_branch="main").chunk_coordinates
-    for path in ("/t", "/grows", "/scalar", "/text"):
+    for path in ("/t", "/grows", "/bent", "/scalar", "/text"):
         by_logs = changed(viewed, path, "v1", "main")
         assert by_logs.is_by_logs
         np.testing.assert_array_equal(by_logs.coordinates, expected[path])
