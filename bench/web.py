@@ -1,10 +1,12 @@
-"""The pages of a repository in a real browser: `python -m bench web`.
+"""The pages of repositories in a real browser: `python -m bench web`.
 
-A repository in a local folder, the pages in this process, and Chromium without a window. The first
-map is cold: a new process of the browser, a repository that was just opened, an empty cache.
+Repositories in local folders, the pages in this process, and Chromium without a window. Each figure
+is of a repository that was just opened and a browser with an empty cache. The first visit of a
+process also imports modules, so that one page of a small repository is shown before.
 """
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +16,12 @@ from typing import Final
 
 import numpy as np
 import zarr
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Response
 from rich.console import Console
 from rich.table import Table
 
 import icefloe
+from bench.manifests_building import config_of, set_refs
 from bench.measure import scratch
 from icefloe.web.server import listening_socket, server_of
 from icefloe.web.versions import Viewed
@@ -28,29 +31,39 @@ GROUPS: Final = 100
 ARRAYS: Final = 100
 SHAPE: Final = (256, 1024, 1024)
 """One GiB of 32-bit numbers."""
+CHUNKS: Final = 10_000_000
+CHANGED: Final = 1_000
+_AT_ONCE: Final = 1_000_000
+type Figures = dict[str, tuple[float, str, float]]
+"""The measured value by name, with its unit and what is asked of it."""
 
 
 def main(arguments: list[str]) -> None:
     """Measure, and print the figures with what is asked of them."""
     parser = argparse.ArgumentParser(prog="python -m bench web")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chunks", type=int, default=CHUNKS, help="of the array that is compared")
+    parser.add_argument("--groups", type=int, default=GROUPS, help="with 100 nodes each")
     options = parser.parse_args(arguments)
     table = Table("figure", "measured", "asked", title="Pages in Chromium; the best of all rounds")
     with scratch() as folder:
-        _create(folder)
-        rounds = [_measure(folder) for _ in range(options.rounds)]
+        _create_map(folder / "map")
+        _create_tree(folder / "tree", options.groups)
+        _create_versions(folder / "versions", options.chunks)
+        rounds = [_measure(folder, options) for _ in range(options.rounds)]
     for name, (_, unit, limit) in rounds[0].items():
         value = min(figures[name][0] for figures in rounds)
         colour = "green" if value <= limit else "red"
-        table.add_row(name, f"[{colour}]{value:.3g} {unit}[/]", f"≤ {limit:g}")
+        table.add_row(name, f"[{colour}]{value:.4g} {unit}[/]", f"≤ {limit:g}")
     Console().print(table)
+    Console().print("load of the machine:", *(f"{load:.1f}" for load in os.getloadavg()))
 
 
-def _create(folder: Path) -> None:
-    large = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "large")))
+def _create_map(folder: Path) -> None:
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
     latitude, longitude = np.linspace(-90, 90, SHAPE[1]), np.linspace(0, 359, SHAPE[2])
     plane = np.cos(np.deg2rad(latitude))[:, None] + np.sin(np.deg2rad(longitude))
-    with large.transaction("main", message="a GiB") as store:
+    with repository.transaction("main", message="a GiB") as store:
         for name, values in {"lat": latitude, "lon": longitude}.items():
             units = {"lat": "degrees_north", "lon": "degrees_east"}[name]
             zarr.create_array(
@@ -67,13 +80,39 @@ def _create(folder: Path) -> None:
         )
         for step in range(SHAPE[0]):
             array[step] = plane + step
-    many = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "many")))
-    with many.transaction("main", message="10,000 nodes") as store:
+
+
+def _create_tree(folder: Path, groups: int) -> None:
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
+    with repository.transaction("main", message="many nodes") as store:
         root = zarr.open_group(store, mode="a")
-        for number in range(GROUPS):
-            group = root.create_group(f"g{number:03}")
+        for number in range(groups):
+            group = root.create_group(f"g{number:04}")
             for place in range(ARRAYS - 1):
                 group.create_array(f"a{place:03}", shape=10, dtype="f4")
+    repository.create_tag("before", repository.lookup_branch("main"))
+    with repository.transaction("main", message="a few changes") as store:
+        root = zarr.open_group(store, mode="a")
+        root.create_group("new")
+        root["g0007"].attrs["title"] = "changed"
+
+
+def _create_versions(folder: Path, chunks: int) -> None:
+    """Write an array of virtual chunks, and a version in which some are others."""
+    storage = icefloe.local_filesystem_storage(str(folder))
+    repository = icefloe.Repository.create(storage, config_of(icefloe, "default"))
+    session = repository.writable_session("main")
+    zarr.create_array(
+        session.store, name="v", shape=(chunks,), chunks=(1,), dtype="u1", compressors=None
+    )
+    for first in range(0, chunks, _AT_ONCE):
+        set_refs(session, "/v", first, min(_AT_ONCE, chunks - first))
+    session.commit("all chunks")
+    repository.create_tag("before", repository.lookup_branch("main"))
+    session = repository.writable_session("main")
+    for part in range(10):  # files and chunks go together in another way
+        set_refs(session, "/v", part * chunks // 10 + 500, CHANGED // 10)
+    session.commit("some chunks")
 
 
 @contextmanager
@@ -83,35 +122,71 @@ def _served(folder: Path) -> Iterator[tuple[icefloe.Repository, str]]:
     with listening_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield repository, f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield repository, f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
-def _measure(folder: Path) -> dict[str, tuple[float, str, float]]:
-    figures = {}
-    with chromium() as browser:
-        page = browser.new_page(locale="en-US")
-        weights: list[int] = []
-        page.on("response", lambda response: weights.append(len(response.body())))
-        with _served(folder / "large") as (repository, address):
+class _Visit:
+    """A visit of a page, with what it took."""
+
+    def __init__(self, browser: Browser, folder: Path, path: str, selector: str) -> None:
+        with _served(folder) as (repository, address):
+            context = browser.new_context(locale="en-US")
+            page = context.new_page()
+            responses: list[Response] = []
+            page.on("response", lambda response: responses.append(response))  # noqa: PLW0108
             before = repository.storage.request_counts()
-            seconds = _seconds_until(page, f"{address}/node/t2m", ".picture[data-ready]")
-            read = (repository.storage.request_counts() - before).bytes_in
-            page.wait_for_load_state("networkidle")
-            figures["first map of a 1 GiB array, cold"] = (seconds, "s", 1.5)
-            figures["bytes read for it"] = (read / 1e6, "MB", 5.0)
-            figures["weight of the page, uncached"] = (sum(weights) / 1e3, "KB", 400.0)
-        with _served(folder / "many") as (_, address):
-            seconds = _seconds_until(page, f"{address}/", "table.tree")
-            figures["tree of 10,000 nodes"] = (seconds, "s", 0.5)
-            seconds = _seconds_until(page, f"{address}/node/g050", "table.tree")
-            figures["group with 99 arrays"] = (seconds, "s", 0.5)
-    return figures
+            started = time.perf_counter()
+            page.goto(f"{address}{path}", wait_until="commit")
+            page.wait_for_selector(selector)
+            self.seconds = time.perf_counter() - started
+            self.read_bytes = (repository.storage.request_counts() - before).bytes_in
+            page.wait_for_load_state("networkidle")  # what a reader of the whole page waits for
+            self.weight_bytes = sum(len(response.body()) for response in responses)
+            self.value_bytes = sum(
+                len(response.body()) for response in responses if "/picture/" in response.url
+            )
+            files = repository.list_manifest_files(repository.lookup_branch("main"))
+            self.manifest_bytes = sum(file.size_bytes for file in files)
+            context.close()
 
 
-def _seconds_until(page: Page, url: str, selector: str) -> float:
-    started = time.perf_counter()
-    page.goto(url, wait_until="commit")
-    page.wait_for_selector(selector)
-    return time.perf_counter() - started
+def _measure(folder: Path, options: argparse.Namespace) -> Figures:
+    nodes = options.groups * ARRAYS
+    with chromium() as browser:
+
+        def visit(name: str, path: str, selector: str) -> _Visit:
+            return _Visit(browser, folder / name, path, selector)
+
+        visit("tree", "/history", "table.tree")
+        first_map = visit("map", "/node/t2m", ".picture[data-ready]")
+        tree, group = visit("tree", "/", "table.tree"), visit("tree", "/node/g0050", "table.tree")
+        tree_diff = visit("tree", "/diff?from=before&to=main", "h2")
+        diff = visit("versions", "/diff?from=before&to=main", "table.tree")
+        array_diff = visit("versions", "/diff/v?from=before&to=main", "table.regions")
+        array = visit("versions", "/node/v", "#chunks canvas")
+    return {
+        "first map of a 1 GiB array, cold": (first_map.seconds, "s", 1.5),
+        "bytes read for it": (first_map.read_bytes / 1e6, "MB", 5.0),
+        "weight of its page, uncached": (first_map.weight_bytes / 1e3, "KB", 400.0),
+        "weight of its page without the values": (
+            (first_map.weight_bytes - first_map.value_bytes) / 1e3,
+            "KB",
+            400.0,
+        ),
+        f"tree of {nodes:,} nodes": (tree.seconds, "s", 0.5),
+        "group with 99 arrays": (group.seconds, "s", 0.5),
+        f"difference of two trees of {nodes:,} nodes": (tree_diff.seconds, "s", 1.0),
+        f"difference of {CHANGED:,} of {options.chunks:,} chunks": (diff.seconds, "s", 1.0),
+        "bytes read for it, of those of its manifests": (
+            100 * diff.read_bytes / diff.manifest_bytes,
+            "%",
+            1.0,
+        ),
+        "regions of the changed chunks": (array_diff.seconds, "s", 1.0),
+        "weight of their page, uncached": (array_diff.weight_bytes / 1e3, "KB", 400.0),
+        f"page of the array with {options.chunks:,} chunks": (array.seconds, "s", 3.0),
+    }

@@ -9,7 +9,17 @@ from tests.support.chromium import chromium, serious_problems
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-PAGES = ["/", "/node/t2m", "/node/image", "/node/line", "/node/names", "/node/ocean", "/history"]
+PAGES = [
+    "/",
+    "/node/t2m",
+    "/node/image",
+    "/node/line",
+    "/node/names",
+    "/node/ocean",
+    "/history",
+    "/diff?from=v1&to=main",
+    "/diff/t2m?from=v1&to=main",
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,25 @@ def colours(page: Page) -> int:
             }"""
         )
     )
+
+
+def corner_colours(page: Page) -> list[list[int]]:
+    """Return the colours in the south-west and the north-east of a map of 19 by 36 values."""
+    found: list[list[int]] = page.evaluate(
+        """() => {
+            const canvas = document.querySelector('.canvas canvas');
+            const ratio = devicePixelRatio;
+            const width = canvas.width / ratio - 160, height = canvas.height / ratio - 45;
+            const [dx, dy] = [width / 72, height / 38];
+            const context = canvas.getContext('2d');
+            const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+            return [[70 + dx, 10 + height - dy], [70 + width - dx, 10 + dy]].map(([x, y]) => {
+                const pixel = 4 * (Math.floor(y * ratio) * canvas.width + Math.floor(x * ratio));
+                return [...data.slice(pixel, pixel + 3)];
+            });
+        }"""
+    )
+    return found
 
 
 def test_a_map_is_painted_and_answers_the_pointer(page: Page) -> None:
@@ -109,6 +138,29 @@ def test_lines_chunks_and_statistics(page: Page) -> None:
     expect(page.get_by_text("Exact")).to_be_visible()
 
 
+def test_a_difference_is_painted_around_zero(page: Page) -> None:
+    open_picture(page, "/diff/t2m?from=v1&to=main")
+    status = page.locator(".picture .status")
+    expect(status).to_contain_text("4 changed chunks in this plane.")
+    # The values are 5 now and were 0 in one corner, which is nearly white, and 683 in the other.
+    small, large = corner_colours(page)
+    assert min(small) > 200
+    assert large[0] < 60 < large[2]  # dark blue
+    page.locator("input[type=range]").fill("7")
+    expect(status).to_contain_text("No chunk of this plane changed.")
+    expect(page.locator("canvas[data-grid]")).to_be_visible()
+
+
+def test_chunks_that_changed_are_marked(page: Page) -> None:
+    page.goto("/node/t2m")
+    page.get_by_label("Changed since").fill("v1")
+    page.get_by_role("button", name="Mark").click()
+    page.locator("#chunks").scroll_into_view_if_needed()
+    expect(page.locator("#chunks .changed")).to_have_text("4 changed")
+    page.get_by_role("link", name="All differences of this array").click()
+    expect(page.locator("h1")).to_have_text("Difference of t2m")
+
+
 def test_the_picker_opens_another_version(page: Page) -> None:
     page.goto("/")
     page.get_by_label("Version").fill("v1")
@@ -141,4 +193,9 @@ def test_text_is_readable_without_scripts(browser: Browser, address: str) -> Non
     expect(page.get_by_role("link", name="t2m")).to_be_visible()
     page.goto("/node/t2m")
     expect(page.get_by_text("20 steps, 4 chunks")).to_be_visible()
+    page.goto("/history")
+    page.get_by_label("Compare from").nth(1).check()
+    page.get_by_role("button", name="Compare the chosen commits").click()
+    page.get_by_role("link", name="/t2m").click()
+    expect(page.locator(".regions tbody")).to_contain_text("2024-01-01 to 2024-01-05")
     context.close()

@@ -17,7 +17,12 @@ PAGES = [
     "/node/ocean",
     "/node/ocean/sparse",
     "/history",
+    "/diff",
+    "/diff?from=v1&to=main",
+    "/diff/t2m?from=v1&to=main",
+    "/node/t2m?since=v1",
     "/fragment/chunks/t2m",
+    "/fragment/chunks/t2m?since=v1",
     "/fragment/statistics/t2m",
     "/coverage",
     "/sources?check=1",
@@ -89,10 +94,9 @@ def test_history_and_commits(client: httpx.Client, repository: icefloe.Repositor
     history = client.get("/history").text
     assert "a correction" in history
     assert "Repository initialized" in history
-    assert client.get("/history.svg").headers["content-type"] == "image/svg+xml"
     commit = client.get(f"/commit/{repository.lookup_branch('main')}").text
-    assert "Chunks written or deleted" in commit
-    assert "/t2m: 4" in commit
+    assert "Arrays with changed chunks" in commit
+    assert re.search(r">/t2m</a></th>\s*<td class=\"number\">4</td>", commit)
 
 
 def test_versions_by_name(client: httpx.Client, repository: icefloe.Repository) -> None:

@@ -59,18 +59,23 @@ class CommitGraph(Record):
 
 
 async def commit_graph(
-    ledger: Ledger, start: SnapshotId | None = None, most: int | None = None
+    ledger: Ledger,
+    start: SnapshotId | None = None,
+    most: int | None = None,
+    *,
+    most_in_line: int | None = None,
 ) -> CommitGraph:
     """Lay out the history of one snapshot, or of every branch and tag.
 
-    With `most`, only the newest commits; of one snapshot's history no more is read, either.
+    With `most`, only the newest commits; of one snapshot's history no more is read, either. With
+    `most_in_line`, lines with more commits end after this many.
     """
     branches, tags = await ledger.branches(), await ledger.tags()
     if start is None:
-        lines = await _lines(ledger, _tips(branches, tags))
+        lines = await _lines(ledger, _tips(branches, tags), most_in_line)
     else:
         # One more than is shown tells whether there are more.
-        lines = await _lines(ledger, [start], None if most is None else most + 1)
+        lines = await _lines(ledger, [start], most_in_line if most is None else most + 1)
     graph = lay_out(lines, branches, tags)
     return graph if most is None else graph.newest(most)
 
@@ -97,10 +102,12 @@ async def _lines(
             continue
         line: list[SnapshotEntry] = []
         async for entry in ledger.ancestry(tip):
-            if entry.id in seen or len(line) == most:
+            if entry.id in seen:
                 break
             seen.add(entry.id)
             line.append(entry)
+            if len(line) == most:
+                break
         lines.append(line)
     return lines
 

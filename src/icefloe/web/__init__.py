@@ -4,6 +4,11 @@
     nodes         groups and arrays as rows of the tree
     chunks        how many chunks of each kind an array has, and where
     pictures      coarse values for a map, an image or a line, with a limit on what is read
+    diffs         nodes and chunks of two versions compared
+    regions       many chunks as few boxes, in coordinates
+    differences   the values of two versions subtracted, as a picture
+    history       commits as rows, with the lines between them
+    history_pages the pages of history, commits and differences
     zarr_files    Zarr over HTTP
     sources       the files of virtual chunks: counts, and their state now
     dependencies  the containers of virtual chunks, and the options that authorise them

@@ -257,17 +257,27 @@ def open_array(version: Version, path: str) -> zarr.Array[Any]:
 
 def read_picture(version: Version, node: ArrayNode, plan: Plan) -> Picture:
     """Read the values of a picture."""
+    values = read_values(open_array(version, node.path), node, plan)
+    return picture_of(node, plan, values.astype(np.float32))
+
+
+def read_values(array: zarr.Array[Any], node: ArrayNode, plan: Plan) -> NDArray[np.float64]:
+    """Read the values of the part of an array that a plan shows, in rows and columns."""
     drawn = [axis for axis in (plan.rows, plan.columns) if axis is not None]
     selection = tuple(
         plan.window[axis] if axis in drawn else plan.index[axis]
         for axis in range(len(plan.dimensions))
     )
-    attributes = attributes_of(node)
-    raw = np.asarray(open_array(version, node.path)[selection])
-    values = _unpacked(raw, attributes, facts_of(node).fill_value).astype(np.float32)
+    raw = np.asarray(array[selection])
+    values = _unpacked(raw, attributes_of(node), facts_of(node).fill_value)
     if plan.rows is not None and plan.columns is not None and plan.rows > plan.columns:
         values = values.T
-    values = np.atleast_2d(values)
+    return np.atleast_2d(values)
+
+
+def picture_of(node: ArrayNode, plan: Plan, values: NDArray[np.float32]) -> Picture:
+    """Return values as a picture, with what a browser needs to label them."""
+    attributes = attributes_of(node)
     axes = {"rows": plan.rows, "columns": plan.columns}
     header = {
         "kind": plan.kind,

@@ -32,11 +32,11 @@ from icefloe.errors import (
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.printable import printable
-from icefloe.records import Record
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
 from icefloe.web.archive_pages import ArchivePages
 from icefloe.web.dependencies import problem_text
+from icefloe.web.history_pages import HistoryPages
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -52,7 +52,6 @@ HEADERS: Final = {
 _LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _LONGEST_TEXT: Final = 2_000
 """How many characters of an attribute a page shows."""
-_MOST_COMMITS: Final = 200
 _YEAR_SECONDS: Final = 365 * 86_400
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 
@@ -83,14 +82,6 @@ class _StaticFiles(StaticFiles):
         return response
 
 
-class Change(Record):
-    """A kind of change of a commit, with what it changed."""
-
-    title: str
-    paths: tuple[str, ...]
-    left_out: int
-
-
 class Site:
     """The pages of a repository.
 
@@ -100,6 +91,7 @@ class Site:
     def __init__(self, viewed: Viewed, navigation: Callable[[Request], str] = lambda _: "") -> None:
         self._viewed: Final = viewed
         self._navigation: Final = navigation
+        self._versions: Final = HistoryPages(viewed, self._page, self._answer)
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages, below the root of the repository."""
@@ -110,9 +102,7 @@ class Site:
             Route("/fragment/statistics/{path:path}", self.statistics_fragment),
             Route("/picture/{path:path}", self.picture),
             Route("/series/{path:path}", self.series),
-            Route("/history", self.history),
-            Route("/history.svg", self.history_picture),
-            Route("/commit/{snapshot}", self.commit),
+            *self._versions.routes(),
             *ArchivePages(self._viewed, self._page).routes(),
         ]
 
@@ -138,6 +128,7 @@ class Site:
         if isinstance(node, ArrayNode):
             facts = nodes.facts_of(node)
             plan, reason = _plan(version, node)
+            common["since"] = request.query_params.get("since", "").strip()
             return self._page(
                 request, version, "array.html", facts=facts, plan=plan, reason=reason, **common
             )
@@ -153,57 +144,32 @@ class Site:
             **common,
         )
 
-    def history(self, request: Request) -> Response:
-        """Show the commits that lead to a version."""
-        version = self._version(request)
-        commits = []
-        for commit in self._viewed.repository.ancestry(snapshot_id=version.session.snapshot_id):
-            commits.append(commit)
-            if len(commits) == _MOST_COMMITS:
-                break
-        return self._page(request, version, "history.html", commits=commits)
-
-    def history_picture(self, _request: Request) -> Response:
-        """Draw the commits of all branches and tags."""
-        drawing = self._viewed.repository.ancestry_graph().to_svg()
-        return Response(drawing, headers=HEADERS, media_type="image/svg+xml")
-
-    def commit(self, request: Request) -> Response:
-        """Show a commit and what it changed."""
-        repository = self._viewed.repository
-        snapshot_id = request.path_params["snapshot"]
-        version = self._viewed.version(snapshot_id)
-        commit = repository.lookup_snapshot(version.session.snapshot_id)
-        changes: list[Change] = []
-        if commit.parent_id is not None:
-            diff = repository.diff(
-                from_snapshot_id=commit.parent_id, to_snapshot_id=version.session.snapshot_id
-            )
-            changes = _changes(diff)
-        metadata = [(key, _shown(value)) for key, value in commit.metadata.items()]
-        return self._page(
-            request, version, "commit.html", commit=commit, changes=changes, metadata=metadata
-        )
-
     # Parts of pages
 
     def chunk_fragment(self, request: Request) -> Response:
         """Show how many chunks an array has, and where."""
         version, node = self._array(request)
+        if "short" in request.query_params:
+            return self._fragment("chunk_counts.html", counts=chunks.read_counts(version, node))
         grid = chunks.read_grid(version, node)
         facts = nodes.facts_of(node)
-        drawing = json.dumps(
-            {
-                "axes": grid.axes,
-                "lengths": [None if axis is None else facts.num_chunks[axis] for axis in grid.axes],
-                "room": grid.room.tolist(),
-                **{name: cells.tolist() for name, cells in grid.cells.items()},
-            }
+        name = request.query_params.get("since", "").strip()
+        since = self._versions.since(version, node, name) if name else None
+        cells = {kind: counts.tolist() for kind, counts in grid.kinds.items()}
+        if since is not None and since.cells is not None:
+            cells["changed"] = since.cells
+        drawn = grid.cells.axes
+        values = {
+            "axes": drawn,
+            "lengths": [None if axis is None else facts.num_chunks[axis] for axis in drawn],
+            "room": grid.cells.room().tolist(),
+            **cells,
+        }
+        drawing = json.dumps(values, separators=(",", ":"))
+        axes = [None if axis is None else facts.dimensions[axis] for axis in drawn]
+        return self._fragment(
+            "chunk_grid.html", counts=grid.counts, drawing=drawing, axes=axes, since=since
         )
-        axes = [None if axis is None else facts.dimensions[axis] for axis in grid.axes]
-        is_short = "short" in request.query_params
-        template = "chunk_counts.html" if is_short else "chunk_grid.html"
-        return self._fragment(template, counts=grid.counts, drawing=drawing, axes=axes)
 
     def statistics_fragment(self, request: Request) -> Response:
         """Show figures about the values of an array."""
@@ -245,12 +211,18 @@ class Site:
         read: Callable[[Version, ArrayNode, list[int] | None], pictures.Picture],
     ) -> Response:
         version, node = self._array(request)
+        return self._answer(request, lambda index: read(version, node, index))
+
+    def _answer(
+        self, request: Request, read: Callable[[list[int] | None], pictures.Picture]
+    ) -> Response:
         try:
-            content = read(version, node, _index(request)).to_bytes()
+            content = read(_index(request)).to_bytes()
         except StorageError:
             raise
         except IcefloeError as error:
-            text = problem_text(version, error, self._viewed.url)
+            # Which containers are authorised is the same for all versions.
+            text = problem_text(self._viewed.version(None), error, self._viewed.url)
             return PlainTextResponse(text, 422, HEADERS)
         return Response(content, headers=HEADERS, media_type="application/octet-stream")
 
@@ -371,27 +343,6 @@ def _index(request: Request) -> list[int] | None:
         raise InvalidInputError(f"an index is numbers with commas, not {text!r}") from None
 
 
-def _changes(diff: Any) -> list[Change]:
-    kinds = {
-        "Groups created": sorted(diff.new_groups),
-        "Arrays created": sorted(diff.new_arrays),
-        "Groups with new attributes": sorted(diff.updated_groups),
-        "Arrays with new metadata": sorted(diff.updated_arrays),
-        "Groups deleted": sorted(diff.deleted_groups),
-        "Arrays deleted": sorted(diff.deleted_arrays),
-        "Nodes moved": [f"{source} → {target}" for source, target in diff.moved_nodes],
-        "Chunks written or deleted": [
-            f"{path}: {len(coordinates):,}" for path, coordinates in diff.chunk_coordinates.items()
-        ],
-    }
-    most = nodes.MOST_CHILDREN
-    return [
-        Change(title, tuple(paths[:most]), max(0, len(paths) - most))
-        for title, paths in kinds.items()
-        if paths
-    ]
-
-
 def _shown(value: Any) -> str:
     """Return the text of an attribute, cut to a length that a page can show."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -425,5 +376,6 @@ def templates_of(package: str) -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["bytes"] = shown_bytes
+    environment.filters["value"] = _shown
     environment.filters["shown"] = lambda text: printable(str(text), keep="\n")
     return environment

@@ -72,6 +72,7 @@
       this.controls = element.querySelector(".controls");
       this.cursor = null;
       for (const slider of element.querySelectorAll("input[type=range]")) {
+        this.index[Number(slider.dataset.axis)] = Number(slider.value);
         slider.addEventListener("input", () => {
           this.index[Number(slider.dataset.axis)] = Number(slider.value);
           clearTimeout(this.timer);
@@ -179,7 +180,8 @@
       if (!range) return [0, 1];
       const isRobust = this.controls.querySelector("[name=range]")?.value !== "full";
       let [low, high] = isRobust ? [range.low, range.high] : [range.min, range.max];
-      if (this.controls.querySelector("[name=colours]")?.value === "balance" && low < 0 && high > 0) {
+      const isBalanced = this.controls.querySelector("[name=colours]")?.value === "balance" && low < 0 && high > 0;
+      if (this.header.centred || isBalanced) { // zero has the colour in the middle
         high = Math.max(high, -low);
         low = -high;
       }
@@ -324,7 +326,7 @@
     // The values along the first dimension that has a slider, at the point of the cursor.
     async showSeries() {
       const slider = this.element.querySelector("input[type=range]");
-      if (!slider || !this.cursor) return;
+      if (!slider || !this.cursor || !this.element.dataset.series) return;
       const along = this.dimensions[Number(slider.dataset.axis)];
       const index = [...this.index];
       const { rows: down, columns: right } = this.header.axes;
@@ -396,24 +398,31 @@
     }
   }
 
-  // A cell has the colour of what most of its chunks are; it is paler the more are missing.
+  // A cell has the colour of what most of its chunks are; it is paler the more are missing. Cells
+  // with changed chunks have a mark, or are filled where the grid shows nothing else.
   function drawGrid(canvas) {
     const grid = JSON.parse(canvas.dataset.grid);
     const rows = grid.room.length, columns = grid.room[0].length;
-    const size = Math.max(3, Math.min(14, Math.floor(900 / columns)));
+    const size = Math.max(3, Math.min(24, Math.floor(900 / columns), Math.floor(600 / rows)));
     canvas.width = columns * size;
     canvas.height = rows * size;
     const context = canvas.getContext("2d");
     const gap = size > 4 ? 1 : 0;
-    const colours = Object.fromEntries(["native", "virtual", "inline", "missing"].map((kind) => [kind, colourOf(`--${kind}`)]));
+    const shown = ["native", "virtual", "inline"].filter((kind) => grid[kind]);
+    const colours = Object.fromEntries([...shown, "missing", "changed"].map((kind) => [kind, colourOf(`--${kind}`)]));
     for (let row = 0; row < rows; row++) {
       for (let column = 0; column < columns; column++) {
-        const kinds = ["native", "virtual", "inline"].map((kind) => [grid[kind][row][column], kind]);
+        const kinds = [[0, "missing"], ...shown.map((kind) => [grid[kind][row][column], kind])];
         const present = kinds.reduce((sum, [count]) => sum + count, 0);
         const kind = kinds.reduce((most, other) => (other[0] > most[0] ? other : most))[1];
         context.globalAlpha = present ? 0.3 + 0.7 * Math.min(1, present / grid.room[row][column]) : 0.25;
-        context.fillStyle = colours[present ? kind : "missing"];
+        context.fillStyle = colours[kind];
         context.fillRect(column * size, row * size, size - gap, size - gap);
+        if (!grid.changed?.[row][column]) continue;
+        const inset = shown.length && size > 6 ? 3 : 0;
+        context.globalAlpha = 1;
+        context.fillStyle = colours.changed;
+        context.fillRect(column * size + inset, row * size + inset, size - gap - 2 * inset, size - gap - 2 * inset);
       }
     }
   }
