@@ -5,7 +5,7 @@ script or a style of its own: the policy of the answers forbids both.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +28,8 @@ from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
+from icefloe.web.data_site import DataSite, download_fields
+from icefloe.web.origins import DataForOrigins
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -48,13 +50,19 @@ _YEAR_SECONDS: Final = 365 * 86_400
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 
 
-def create_site(viewed: Viewed) -> Starlette:
-    """Return the application that shows a repository to browsers on this machine."""
+def create_site(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Starlette:
+    """Return the application that shows a repository to browsers on this machine.
+
+    `allow_origins` are sites whose pages may read data, as `parse_origin` returns them.
+    """
     site = Site(viewed)
     return Starlette(
         routes=[*site.routes(), static_files()],
-        # A page of another site that resolves its own name to this machine sends that name.
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS))],
+        middleware=[
+            # A page of another site that resolves its own name to this machine sends that name.
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS)),
+            *([Middleware(DataForOrigins, origins=allow_origins)] if allow_origins else []),
+        ],
         exception_handlers={IcefloeError: site.problem, 404: site.problem},
     )
 
@@ -91,6 +99,7 @@ class Site:
             Route("/history.svg", self.history_picture),
             Route("/commit/{snapshot}", self.commit),
             Route("/zarr/{version}/{key:path}", self.zarr, methods=["GET", "HEAD"]),
+            *DataSite(self._viewed, HEADERS).routes(),
         ]
 
     # Pages
@@ -116,7 +125,14 @@ class Site:
             facts = nodes.facts_of(node)
             plan, reason = _plan(version, node)
             return self._page(
-                request, version, "array.html", facts=facts, plan=plan, reason=reason, **common
+                request,
+                version,
+                "array.html",
+                facts=facts,
+                plan=plan,
+                reason=reason,
+                fields=download_fields(version, node),
+                **common,
             )
         after = request.query_params.get("after")
         listing = nodes.children(version, path, after)
