@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from starlette.testclient import TestClient
 
 import icefloe
 from icefloe.web.server import listening_socket, server_of
+from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from icefloe.xarray import to_icechunk
+from tests.web.cubes import write_cubes
 
 HOSTILE = "<script>alert(1)</script> javascript:alert(2) \u202eevil"
 
@@ -92,4 +95,21 @@ def address(viewed: Viewed) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def cubes_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a repository with arrays of many kinds."""
+    folder: Path = tmp_path_factory.mktemp("cubes") / "cube"
+    write_cubes(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cubes(cubes_folder: Path) -> Iterator[TestClient]:
+    """The pages of that repository, without a socket; an error of the server fails the test."""
+    storage = icefloe.local_filesystem_storage(str(cubes_folder))
+    viewed = Viewed(icefloe.Repository.open(storage), "cube", str(cubes_folder))
+    with TestClient(create_site(viewed), base_url="http://localhost") as client:
         yield client

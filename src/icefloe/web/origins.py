@@ -26,8 +26,8 @@ def parse_origin(text: str) -> str:
             " http://localhost:5173, without a path and without *",
             ErrorKind.INVALID_CONFIG,
         )
-    scheme, _, host = origin.partition("://")
-    return origin.removesuffix({"http": ":80", "https": ":443"}[scheme] if ":" in host else " ")
+    usual_port = ":443" if origin.startswith("https:") else ":80"
+    return origin.removesuffix(usual_port)
 
 
 class DataForOrigins:

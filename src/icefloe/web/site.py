@@ -253,16 +253,25 @@ class Site:
         )
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
+        kind = "application/json" if zarr_files.is_metadata(key) else "application/octet-stream"
+        if request.method == "HEAD":
+            size = zarr_files.size_of_file(version, key)
+            if size is not None:
+                headers |= {"content-length": str(size)}
+                return Response(headers=headers, media_type=kind)
+        is_same = request.headers.get("if-range", tag) == tag
         try:
-            file = zarr_files.read_file(version, key, request.headers.get("range"))
+            file = zarr_files.read_file(
+                version, key, request.headers.get("range") if is_same else None
+            )
         except zarr_files.RangeError as error:
+            headers["content-range"] = f"bytes */{error.context['size']}"
             return PlainTextResponse(str(error), 416, headers)
         if file is None:
             return PlainTextResponse("there is no such key", 404, HEADERS)
         if file.is_part:
             last = file.first + len(file.data) - 1
             headers["content-range"] = f"bytes {file.first}-{last}/{file.size_bytes}"
-        kind = "application/json" if zarr_files.is_metadata(key) else "application/octet-stream"
         return Response(file.data, 206 if file.is_part else 200, headers, media_type=kind)
 
     # Shared
