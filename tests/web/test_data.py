@@ -168,7 +168,7 @@ def test_longitudes_are_understood_both_ways(
     [
         ("2024-02:2024-03", ("2024-02", "2024-03")),
         ("2024-02-28/2024-03-01", ("2024-02-28", "2024-03-01")),
-        ("2024-12-30T12:00:2024-12-31T12:00", ("2024-12-31", "2024-12-31")),
+        ("2024-12-29T12:00:2024-12-31T12:00", ("2024-12-30", "2024-12-31")),
         (":2024-01-02", ("2024-01-01", "2024-01-02")),
     ],
 )
@@ -244,7 +244,7 @@ def test_odd_arrays(cubes: TestClient) -> None:
         ("/api/v1/data/odd/endless?i.dim_0=0:1000000", "MiB"),
         ("/api/v1/data/odd/bytes?i.dim_0=0:8000000", "as json the answer would have about"),
         (
-            "/api/v1/data/odd/bytes?i.dim_0=0:16000000&format=arrow",
+            "/api/v1/data/odd/bytes?i.dim_0=0:8000000&format=arrow",
             "as arrow the answer would have",
         ),
         ("/plan/odd/many", "5,000 chunks, and a plan has 1,024"),

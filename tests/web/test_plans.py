@@ -186,12 +186,16 @@ def test_signed_addresses_only_read(place: Place, plain: httpx.Client) -> None:
 def test_an_address_expires(place: Place, plain: httpx.Client) -> None:
     backend = place.files
     urls = run_blocking(sign_reads(backend, ["raw.bin"], timedelta(seconds=1)))
+    others = run_blocking(sign_reads(backend, ["raw.bin"], LONGEST_SIGNATURE))
     assert urls is not None
+    assert others is not None
+    assert plain.get(others[0]).content == RAW.tobytes()
     deadline = time.monotonic() + 60
     while (answer := plain.get(urls[0])).status_code == 200:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert answer.status_code == 403
+    assert "Request has expired" in answer.text or "ExpiredToken" in answer.text, answer.text
 
 
 @pytest.mark.server
@@ -201,8 +205,11 @@ def test_a_changed_source_is_not_served(
     place = Place(s3_endpoint, prefix)
     plan = place.client().get("/plan/virtual").json()
     place.write("raw.bin", RAW[::-1].tobytes())
-    answer = plain.get(plan["chunks"][0]["url"], headers=plan["chunks"][0]["headers"])
+    first = plan["chunks"][0]
+    answer = plain.get(first["url"], headers=first["headers"])
     assert answer.status_code == 412
+    unconditional = plain.get(first["url"], headers={"Range": first["headers"]["Range"]})
+    assert unconditional.content == RAW[::-1].tobytes()[:48]  # which is why plans have conditions
 
 
 @pytest.mark.server

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import zarr
 from obstore.store import HTTPStore
+from starlette.testclient import TestClient
 from zarr.storage import ObjectStore
 
 import icefloe
+from icefloe.web.site import create_site
+from icefloe.web.versions import Viewed
 from tests.web.conftest import example_data
 
 
@@ -61,11 +64,12 @@ def test_head_and_missing_keys(client: httpx.Client) -> None:
 
 
 def test_heads_ranges_and_consolidated_metadata(
-    client: httpx.Client, repository: icefloe.Repository
+    viewed: Viewed, repository: icefloe.Repository
 ) -> None:
+    client = TestClient(create_site(viewed), base_url="http://localhost")
     snapshot = repository.lookup_tag("v1")
     for version in ("main", "v1", snapshot, "2999-01-01"):
-        for key in ("zarr.json", "t2m/zarr.json", "t2m/c/0/0/0"):
+        for key in ("ocean/zarr.json", "t2m/c/0/0/0"):
             url = f"/zarr/cube@{version}/{key}"
             whole = client.get(url)
             head = client.head(url)

@@ -198,5 +198,5 @@ def _times(values: NDArray[Any], units: TimeUnits, *, is_fine: bool) -> NDArray[
 
 def _as_dates(moments: NDArray[np.int64], is_missing: NDArray[Any], unit: str) -> NDArray[Any]:
     dates = moments.astype(f"datetime64[{unit}]")
-    dates[is_missing] = np.datetime64("NaT")
+    dates[is_missing] = np.datetime64("NaT", unit)
     return dates

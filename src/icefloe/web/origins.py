@@ -31,7 +31,7 @@ def parse_origin(text: str) -> str:
 
 
 class DataForOrigins:
-    """Lets pages of some sites read data, and nothing else."""
+    """Middleware with which pages of some sites can read data, and nothing else."""
 
     def __init__(self, app: ASGIApp, origins: Iterable[str]) -> None:
         self._app = app

@@ -81,7 +81,7 @@ class AxisSelection(Record, eq=False):
 
 
 class Query(Record):
-    """What a request says about the dimensions, as texts."""
+    """The selection of a request, as texts."""
 
     positions: Mapping[str, str]
     """Positions and ranges in coordinate values, by the name of the dimension."""
@@ -445,7 +445,7 @@ def _lengths(configuration: object, dimensions: int) -> tuple[int, ...] | None:
 
 
 class ReadCost(Record):
-    """What a read needs: chunks, and the bytes of their values."""
+    """The cost of a read: chunks, and the bytes of their values."""
 
     chunks: int
     size_bytes: int

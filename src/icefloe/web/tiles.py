@@ -163,7 +163,7 @@ def latitudes(zoom: int, row: int, step: int = 1) -> NDArray[np.float64]:
     return np.degrees(np.arctan(np.sinh(upwards)))
 
 
-def nearest(dimension: Dimension, wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+def nearest(dimension: Dimension, coordinates: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the step of a regular dimension nearest to each coordinate; -1 outside of it.
 
     A point of the grid stands for its surroundings up to half a step.
@@ -171,7 +171,7 @@ def nearest(dimension: Dimension, wanted: NDArray[np.float64]) -> NDArray[np.int
     values = dimension.values
     assert values is not None
     step = (values[-1] - values[0]) / (len(values) - 1)
-    distances = wanted - values[0]
+    distances = coordinates - values[0]
     if dimension.role == "longitude":
         # From half a step before the first point, once around the world in the direction of steps.
         distances = (distances + step / 2) % math.copysign(_CIRCLE, step) - step / 2
