@@ -4,7 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class Place:
         head = run_blocking(self.files.head("raw.bin"))
         etag = head.info.version.etag
         assert etag is not None
-        for row, checksum in enumerate((etag, head.info.last_modified + timedelta(seconds=2))):
+        checksums: list[str | datetime] = [etag, head.info.last_modified + timedelta(seconds=2)]
+        for row, checksum in enumerate(checksums):
             session.store.set_virtual_ref(
                 f"virtual/c/{row}/0",
                 f"{self.container}raw.bin",

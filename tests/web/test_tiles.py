@@ -111,8 +111,10 @@ def globe(tmp_path: Path) -> tuple[icefloe.Storage, TestClient]:
             "coarse", shape=(1800, 3600), chunks=(1800, 3600), dtype="f8",
             dimension_names=("lat", "lon"),
         )  # fmt: skip
-        heavy = {"shape": (1800, 3600, 2), "chunks": (1800, 3600, 2)}
-        group.create_array("heavy", dtype="f8", dimension_names=("lat", "lon", "n"), **heavy)
+        group.create_array(
+            "heavy", shape=(1800, 3600, 2), chunks=(1800, 3600, 2), dtype="f8",
+            dimension_names=("lat", "lon", "n"),
+        )  # fmt: skip
     return storage, TestClient(
         create_site(Viewed(repository, "grid", "grid")), base_url="http://localhost"
     )

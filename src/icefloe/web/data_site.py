@@ -246,7 +246,7 @@ def _usual_range(version: Version, opened: tiles.TileArray) -> str:
     least, greatest = (found["low"], found["high"]) if found else (0.0, 1.0)
     if least == greatest:
         least, greatest = least - 0.5, greatest + 0.5
-    return f"{least!r},{greatest!r}"
+    return f"{least:.10g},{greatest:.10g}"
 
 
 def _has(request: Request, tag: str) -> bool:

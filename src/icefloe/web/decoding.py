@@ -53,7 +53,7 @@ def decode(raw: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def decoded_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type that decoded values have.
+    """Return the type that decoded values have; dates before the year 1582 may be texts.
 
     >>> decoded_type(np.dtype("i2"), {"_FillValue": -9})
     dtype('float32')
@@ -125,7 +125,9 @@ def marker_of(value: Any, dtype: np.dtype[Any]) -> Any:
             return None
         if dtype.kind == "f":
             return None if isinstance(number, int) and abs(number) > 2**1000 else float(number)
-        return int(number) if math.isfinite(number) and abs(number) < 2**64 else None
+        if isinstance(number, float) and not math.isfinite(number):
+            return None
+        return int(number) if abs(number) < 2**64 else None
     if dtype.kind in "UTO":
         return value if isinstance(value, str) else None
     if dtype.kind == "b":
@@ -198,5 +200,5 @@ def _times(values: NDArray[Any], units: TimeUnits, *, is_fine: bool) -> NDArray[
 
 def _as_dates(moments: NDArray[np.int64], is_missing: NDArray[Any], unit: str) -> NDArray[Any]:
     dates = moments.astype(f"datetime64[{unit}]")
-    dates[is_missing] = np.datetime64("NaT", unit)
+    dates[is_missing] = np.array("NaT", dates.dtype)
     return dates

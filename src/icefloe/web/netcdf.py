@@ -27,6 +27,15 @@ _EXACT: Final = 2**53
 """Whole numbers up to this one are floating-point numbers, too."""
 _NOT_IN_NAMES: Final = re.compile(r"[\x00-\x1f\x7f/]")
 _MARKERS: Final = ("_FillValue", "missing_value")
+_UNITS: Final = {
+    "D": "days",
+    "h": "hours",
+    "m": "minutes",
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
 _WIDER: Final = {"b1": "i1", "u1": "i2", "u2": "i4", "f2": "f4"}
 
 
@@ -43,6 +52,10 @@ class _Written(Record, eq=False):
         return _TYPES[self.values.dtype.str[1:]]
 
     @property
+    def size_bytes(self) -> int:
+        return self.values.nbytes + -self.values.nbytes % 4
+
+    @property
     def data(self) -> bytes:
         swapped = self.values.astype(self.values.dtype.newbyteorder(">"), copy=False)
         return _padded(np.ascontiguousarray(swapped).tobytes())
@@ -53,6 +66,12 @@ def to_netcdf(dataset: Dataset) -> bytes:
     lengths = dict(dataset.shape)
     others = [v for v in dataset.variables if v.name not in dataset.coordinates]
     written = [_prepare(v, lengths) for v in (*dataset.coordinates.values(), *others)]
+    positions_of = [name for name, v in dataset.coordinates.items() if not v.dimensions]
+    for variable_written in written[len(dataset.coordinates) :]:
+        named = variable_written.attributes.get("coordinates")
+        names = [*(named.split() if isinstance(named, str) else ()), *positions_of]
+        if names:
+            variable_written.attributes["coordinates"] = " ".join(dict.fromkeys(names))
     numbers = {name: number for number, name in enumerate(lengths)}
     dimensions = [_name(name) + struct.pack(">i", length) for name, length in lengths.items()]
     # The header has the positions of the values, which begin where it ends: 8 bytes for each.
@@ -60,7 +79,7 @@ def to_netcdf(dataset: Dataset) -> bytes:
     positions = []
     for variable_written in written:
         positions.append(start)
-        start += len(variable_written.data)
+        start += variable_written.size_bytes
     header = _header(dimensions, written, numbers, positions)
     return b"".join([header, *(variable_written.data for variable_written in written)])
 
@@ -78,7 +97,7 @@ def _header(
             _name(variable.name)
             + struct.pack(f">{len(axes) + 1}i", len(axes), *axes)
             + _list(_ATTRIBUTE, [_attribute(*item) for item in variable.attributes.items()])
-            + struct.pack(">iIq", variable.type_code, len(variable.data), position)
+            + struct.pack(">iIq", variable.type_code, variable.size_bytes, position)
         )
     conventions = _list(_ATTRIBUTE, [_attribute("Conventions", "CF-1.10")])
     parts = [_list(_DIMENSION, dimensions), conventions, _list(_VARIABLE, described)]
@@ -132,33 +151,30 @@ def _prepare(variable: Variable, lengths: dict[str, int]) -> _Written:
     }
     if stored.dtype.kind in "UTSO":
         letters = _letters(stored)
-        dimension = f"string{letters.shape[-1]}"
-        lengths[dimension] = letters.shape[-1]
+        dimension, width = f"string{letters.shape[-1]}", letters.shape[-1]
+        while lengths.setdefault(dimension, width) != width:
+            dimension += "_"
         return _Written(variable.name, (*variable.dimensions, dimension), letters, attributes)
     if stored.dtype.kind in "mM":
-        unit = "seconds since 1970-01-01" if stored.dtype.kind == "M" else "seconds"
-        attributes["units"] = unit
-        return _Written(variable.name, variable.dimensions, _seconds(stored), attributes)
-    markers = {name: _markers(variable, name) for name in _MARKERS}
+        stored, attributes["units"] = _plain_times(stored)
+    markers = {name: _markers(variable.attributes.get(name), stored.dtype) for name in _MARKERS}
     values = _narrowed(variable.name, stored, [m for found in markers.values() for m in found])
     for name, numbers in markers.items():
-        if numbers:
+        kept = numbers[:1] if name == "_FillValue" else numbers  # of which netCDF has one
+        if kept:
             with np.errstate(over="ignore"):
-                attributes[name] = np.array(
-                    numbers, np.float64 if values.dtype.kind == "f" else None
-                ).astype(values.dtype)
+                attributes[name] = np.array(kept).astype(values.dtype)
     return _Written(variable.name, variable.dimensions, values, attributes)
 
 
-def _markers(variable: Variable, name: str) -> list[Any]:
-    """Return the numbers of an attribute that mark missing values; netCDF has one `_FillValue`."""
-    value, dtype = variable.attributes.get(name), variable.values.dtype
+def _markers(value: Any, dtype: np.dtype[Any]) -> list[Any]:
+    """Return the numbers of an attribute that mark missing values."""
     found = [marker_of(item, dtype) for item in (value if isinstance(value, list) else [value])]
     numbers = [number for number in found if number is not None]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         numbers = [number for number in numbers if limits.min <= number <= limits.max]
-    return numbers[:1] if name == "_FillValue" else numbers
+    return numbers
 
 
 def _narrowed(name: str, values: NDArray[Any], markers: list[Any]) -> NDArray[Any]:
@@ -179,10 +195,13 @@ def _narrowed(name: str, values: NDArray[Any], markers: list[Any]) -> NDArray[An
     )
 
 
-def _seconds(values: NDArray[Any]) -> NDArray[np.float64]:
+def _plain_times(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Return moments as seconds, spans as the numbers that they are, and the units of both."""
+    if values.dtype.kind == "M":
+        seconds = values.astype("datetime64[us]").astype(np.int64) / 1e6
+        return np.where(np.isnat(values), np.nan, seconds), "seconds since 1970-01-01"
     unit, count = np.datetime_data(values.dtype)
-    step = float(np.timedelta64(count, unit) / np.timedelta64(1, "s")) if unit != "generic" else 1.0
-    return np.where(np.isnat(values), np.nan, values.astype(np.int64).astype(np.float64) * step)
+    return values.astype(np.int64) * count, _UNITS.get(unit, unit)
 
 
 def _letters(values: NDArray[Any]) -> NDArray[Any]:

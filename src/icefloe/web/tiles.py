@@ -149,7 +149,8 @@ def longitudes(zoom: int, column: int, step: int = 1) -> NDArray[np.float64]:
     [-90.0, 90.0]
     """
     pixels = (np.arange(PIXELS // step) + 0.5) * step
-    return (column + pixels / PIXELS) / 2**zoom * _CIRCLE - 180
+    middles: NDArray[np.float64] = (column + pixels / PIXELS) / 2**zoom * _CIRCLE - 180
+    return middles
 
 
 def latitudes(zoom: int, row: int, step: int = 1) -> NDArray[np.float64]:
@@ -160,7 +161,8 @@ def latitudes(zoom: int, row: int, step: int = 1) -> NDArray[np.float64]:
     """
     pixels = (np.arange(PIXELS // step) + 0.5) * step
     upwards = math.pi * (1 - 2 * (row + pixels / PIXELS) / 2**zoom)
-    return np.degrees(np.arctan(np.sinh(upwards)))
+    middles: NDArray[np.float64] = np.degrees(np.arctan(np.sinh(upwards)))
+    return middles
 
 
 def nearest(dimension: Dimension, coordinates: NDArray[np.float64]) -> NDArray[np.int64]:
