@@ -1,7 +1,8 @@
 """A repository as people have them, and the pages that show it, on a real socket."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
@@ -80,16 +81,25 @@ def viewed(repository: icefloe.Repository) -> Viewed:
     return Viewed(repository, "cube", "./cube")
 
 
-@pytest.fixture(scope="session")
-def address(viewed: Viewed) -> Iterator[str]:
-    """The pages, served on this machine."""
-    server = server_of(viewed)
+@contextmanager
+def served(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Iterator[str]:
+    """Serve pages on this machine."""
+    server = server_of(viewed, allow_origins)
     with listening_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def address(viewed: Viewed) -> Iterator[str]:
+    """The pages, served on this machine."""
+    with served(viewed) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
