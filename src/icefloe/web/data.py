@@ -1,5 +1,6 @@
 """Values of arrays for other programs: a position, an area or a cube, with its coordinates."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Final
@@ -34,6 +35,19 @@ _TEXT_BYTES: Final = 64
 _KINDS: Final = "biufmMUSTO"
 """Kinds of numpy types that can be answered: no complex numbers, no raw bytes."""
 _MOST_VARIABLES: Final = 64
+_DAMAGES: Final = (
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""The errors that codecs raise for bytes that they cannot decode."""
 
 
 class Variable(Record, eq=False):
@@ -164,7 +178,7 @@ def open_checked(version: Version, node: ArrayNode) -> zarr.Array[Any]:
         array = open_array(version, node.path)
     except IcefloeError:
         raise
-    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+    except _DAMAGES as error:
         raise _undecodable(node, error) from error
     if array.dtype.kind not in _KINDS:
         raise _wrong(f"values of the type {array.dtype} have no text: read {node.path} with Zarr")
@@ -214,7 +228,7 @@ def read_values(
         values = np.asarray(array[keys] if is_basic else array.oindex[keys])
     except IcefloeError:
         raise
-    except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OSError) as error:
+    except _DAMAGES as error:
         raise _undecodable(node, error) from error
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 

@@ -255,8 +255,12 @@ def _has(request: Request, tag: str) -> bool:
 
 
 def _root(request: Request) -> str:
-    """Return the address of the repository, wherever its pages are."""
-    return str(request.base_url).rstrip("/")
+    """Return the address of the repository, wherever its pages are.
+
+    `base_url` would be that of the larger site that the pages are a part of.
+    """
+    root = quote(request.scope.get("root_path", ""))
+    return f"{request.url.scheme}://{request.url.netloc}{root}"
 
 
 def _file_name(path: str, suffix: str) -> str:

@@ -42,8 +42,7 @@ def make_plan(version: Version, node: ArrayNode, query: Query, zarr_url: str) ->
     """
     axes = axes_of(version, [node])
     selection = select([*axes.values()], query)
-    array = open_checked(version, node)
-    grid = storage_grid(node, array)
+    grid = storage_grid(node, lambda: open_checked(version, node))
     chunks = [grid.chunks_of(axis, chosen.steps) for axis, chosen in enumerate(selection)]
     count = prod(len(numbers) for numbers in chunks)
     if count > MOST_CHUNKS:

@@ -6,7 +6,7 @@ coordinate values, or steps by their numbers (`i.time=3`, `i.time=0:10`), and a 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import ceil, isfinite, prod
 from typing import Any, Final
@@ -405,14 +405,17 @@ class Grid(Record, eq=False):
         return np.diff(edges, prepend=0)[chunks]
 
 
-def storage_grid(node: ArrayNode, array: zarr.Array[Any]) -> Grid:
-    """Return the chunks that are stored as objects or ranges."""
+def storage_grid(node: ArrayNode, open_array: Callable[[], zarr.Array[Any]]) -> Grid:
+    """Return the chunks that are stored as objects or ranges.
+
+    The array is opened only if its chunks have different sizes.
+    """
     lengths = _regular(document_of(node), len(node.array.shape))
     if lengths is not None:
         return Grid(lengths)
     if max(node.array.num_chunks, default=0) > _MOST_GRID_CHUNKS:
         raise TooLargeError(f"{node.path} has more chunks along a dimension than a page counts")
-    return Grid(tuple(np.cumsum(sizes, dtype=np.int64) for sizes in array.write_chunk_sizes))
+    return Grid(tuple(np.cumsum(sizes, dtype=np.int64) for sizes in open_array().write_chunk_sizes))
 
 
 def reading_grid(node: ArrayNode, array: zarr.Array[Any]) -> Grid:
@@ -425,7 +428,7 @@ def reading_grid(node: ArrayNode, array: zarr.Array[Any]) -> Grid:
                 inner = _lengths(codec.get("configuration"), len(node.array.shape))
                 if inner is not None:
                     return Grid(inner)
-    return storage_grid(node, array)
+    return storage_grid(node, lambda: array)
 
 
 def _regular(document: Mapping[str, Any], dimensions: int) -> tuple[int, ...] | None:
