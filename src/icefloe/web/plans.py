@@ -7,7 +7,7 @@ reads the repository, and only for places that its user authorised.
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -16,6 +16,7 @@ from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import StorageError
 from icefloe.format.chunk_table import ChunkRef, InlineChunk, NativeChunk, VirtualChunk
 from icefloe.format.nodes import ArrayNode
+from icefloe.storage.capabilities import LONGEST_SIGNATURE
 from icefloe.transactions.chunks import find_ref
 from icefloe.virtual_chunks.reader import SignedChunk
 from icefloe.web.data import axes_of, open_checked
@@ -25,8 +26,6 @@ from icefloe.web.selection import Query, TooLargeError, narrower, select, storag
 from icefloe.web.versions import Version
 from icefloe.zarr_store.keys import chunk_key
 
-LIFETIME: Final = timedelta(minutes=5)
-"""How long addresses can be used."""
 _INLINE_BYTES: Final = 16 << 10
 """A larger chunk that is within a manifest is read by its key."""
 _LOOKUPS: Final = 16
@@ -51,7 +50,7 @@ def make_plan(version: Version, node: ArrayNode, query: Query, zarr_url: str) ->
             f" {narrower(selection)}"
         )
     indexes: list[Index] = [*product(*(numbers.tolist() for numbers in chunks))]
-    expires_at = datetime.now(UTC) + LIFETIME
+    expires_at = datetime.now(UTC) + LONGEST_SIGNATURE
     document = document_of(node)
     return {
         "path": node.path,
@@ -92,7 +91,9 @@ async def _sign_native(
     rows = {row: ref for row, ref in enumerate(refs) if isinstance(ref, NativeChunk)}
     ids = [*dict.fromkeys(ref.id for ref in rows.values())]
     try:
-        urls = await version.state.context.assets.sign_chunks(ids, LIFETIME) if ids else None
+        urls = (
+            await version.state.context.assets.sign_chunks(ids, LONGEST_SIGNATURE) if ids else None
+        )
     except StorageError:
         return {}  # what cannot be signed can still be read through this server
     if urls is None:
@@ -108,7 +109,7 @@ async def _sign_virtual(
     if not rows:
         return {}
     try:
-        signed = await version.state.context.virtual.sign_reads([*rows.values()], LIFETIME)
+        signed = await version.state.context.virtual.sign_reads([*rows.values()], LONGEST_SIGNATURE)
     except StorageError:
         return {}
     return {row: chunk for row, chunk in zip(rows, signed, strict=True) if chunk is not None}

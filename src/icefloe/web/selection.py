@@ -330,9 +330,9 @@ def _position(
 
 def _widest_step(values: NDArray[Any]) -> float:
     """Return the largest distance between neighbours; a position farther outside is refused."""
-    if len(values) < 2:
-        return float("inf")
-    return float(np.nanmax(np.abs(np.diff(values.astype(np.float64)))))
+    distances = np.abs(np.diff(values.astype(np.float64)))
+    known = distances[np.isfinite(distances)]
+    return float(known.max()) if len(known) else float("inf")
 
 
 def _range(dimension: Dimension, values: NDArray[Any], first: Bound, last: Bound) -> Steps:
