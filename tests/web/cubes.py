@@ -46,7 +46,7 @@ def climate() -> xarray.Dataset:
     lat, lon = np.array([-45.0, 0.0, 45.0]), np.arange(0, 360, 22.5)
     field = np.arange(365 * 3 * 16, dtype="f8").reshape(365, 3, 16)
     return xarray.Dataset(
-        {"tas": (("time", "lat", "lon"), field)},
+        {"tas": (("time", "lat", "lon"), field), "turned": (("lon", "lat"), field[0].T)},
         {
             "time": days,
             "lat": ("lat", lat, {"standard_name": "latitude"}),

@@ -209,6 +209,18 @@ def test_raw_values(cubes: TestClient, reference: Any) -> None:
         np.testing.assert_array_equal(variable["values"], expected)
 
 
+def test_netcdf_keeps_positions_and_attributes(cubes: TestClient, weather: xarray.Dataset) -> None:
+    url = "/api/v1/data/t2m?lat=52.1&time=2024-01-03&lon=-20:30&format=netcdf"
+    with xarray.open_dataset(io.BytesIO(cubes.get(url).content), engine="scipy") as part:
+        assert {*part.coords} == {"time", "lat", "lon"}
+        assert part.t2m.lat == 50
+        assert part.t2m.time == weather.time[8]
+        assert part.t2m.attrs["units"] == "K"
+        assert part.t2m.encoding["dtype"] == np.int16
+        expected = weather.t2m.sel(lat=50, time="2024-01-03T00", lon=slice(-20, 30))
+        np.testing.assert_array_equal(part.t2m, expected)
+
+
 def test_texts_are_no_formulas(cubes: TestClient) -> None:
     rows = list(csv.reader(io.StringIO(cubes.get("/api/v1/data/names?format=csv").text)))
     assert rows[0] == ["n", "names"]

@@ -75,7 +75,8 @@ def test_signs_and_odd_markers() -> None:
     unsigned = {"_Unsigned": "true", "_FillValue": -1}
     expected = by_xarray(raw, unsigned)
     np.testing.assert_array_equal(decode(raw, unsigned), expected)
-    for marker in ("", "nonsense", None, {}, [], [None], True, 10**400, float("nan")):
+    odd: list[Any] = ["", "nonsense", None, {}, [], [None], True, 10**400, float("nan")]
+    for marker in odd:
         assert decode(raw, {"_FillValue": marker, "scale_factor": None}).tolist() == raw.tolist()
     assert np.isnan(decode(np.array([np.inf, 1.0]), {"_FillValue": "Infinity"})[0])
     assert decode(np.array(["a", "b"]), {"_FillValue": "a"}).tolist() == [None, "b"]

@@ -55,18 +55,20 @@ def expected_picture(
 
 
 @pytest.mark.parametrize("tile", [(0, 0, 0), (1, 1, 0), (3, 4, 6), (6, 0, 30)])
-@pytest.mark.parametrize("path", ["t2m", "climate/tas"])
+@pytest.mark.parametrize("path", ["t2m", "climate/tas", "climate/turned"])
 def test_a_tile_has_the_nearest_values(
     cubes: TestClient, path: str, tile: tuple[int, int, int]
 ) -> None:
     zoom, column, row = tile
-    limits = (240, 310) if path == "t2m" else (0, 17519)
-    query = f"range={limits[0]},{limits[1]}&colours=grey&i.time=3"
+    limits = {"t2m": (240, 310), "climate/tas": (0, 17519), "climate/turned": (0, 47)}[path]
+    step = "" if path == "climate/turned" else "&i.time=3"
+    query = f"range={limits[0]},{limits[1]}&colours=grey{step}"
     answer = cubes.get(f"/tiles/{path}/{zoom}/{column}/{row}.png?{query}")
     assert answer.headers["content-type"] == "image/png"
     picture = imagecodecs.png_decode(answer.raise_for_status().content)
     dataset = weather() if path == "t2m" else climate()
-    field = dataset[path.rpartition("/")[2]][3]
+    field = dataset[path.rpartition("/")[2]]
+    field = field[3] if step else field.transpose("lat", "lon")
     np.testing.assert_array_equal(picture, expected_picture(field, tile, limits))
 
 
