@@ -7,7 +7,7 @@ each variable. A variable that lacks a dimension repeats along it.
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import prod
 from typing import Any, Final
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.web.data import Dataset, Variable
 from icefloe.web.netcdf import to_netcdf
 from icefloe.web.pictures import MOST_BYTES
@@ -212,7 +212,7 @@ def _columns(dataset: Dataset) -> list[Variable]:
     return [*dataset.coordinates.values(), *others]
 
 
-def _blocks(dataset: Dataset) -> Iterator[list[NDArray[Any]]]:
+def _blocks(dataset: Dataset, columns: Sequence[Variable]) -> Iterator[list[NDArray[Any]]]:
     """Yield rows of the table, column by column."""
     shape = dataset.shape
     rows = prod(shape.values())
@@ -226,7 +226,7 @@ def _blocks(dataset: Dataset) -> Iterator[list[NDArray[Any]]]:
             column.values[tuple(places[name] for name in column.dimensions)]
             if column.dimensions
             else np.broadcast_to(column.values, len(numbers))
-            for column in _columns(dataset)
+            for column in columns
         ]
 
 
@@ -235,17 +235,32 @@ def to_csv(dataset: Dataset) -> Iterator[bytes]:
 
     Texts that spreadsheets would compute begin with an apostrophe.
     """
+    columns = _columns(dataset)
+    # What repeats along a dimension becomes text once.
+    repeats = [len(column.dimensions) < len(dataset.shape) for column in columns]
+    prepared = [
+        _as_texts(column) if is_repeated else column
+        for column, is_repeated in zip(columns, repeats, strict=True)
+    ]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\r\n")
-    writer.writerow([harmless(column.name) for column in _columns(dataset)])
-    for block in _blocks(dataset):
-        writer.writerows(
-            zip(*(texts_of(column, harmless, missing="") for column in block), strict=True)
-        )
+    writer.writerow([harmless(column.name) for column in columns])
+    for block in _blocks(dataset, prepared):
+        cells = [
+            values.tolist() if is_repeated else texts_of(values, harmless, missing="")
+            for values, is_repeated in zip(block, repeats, strict=True)
+        ]
+        writer.writerows(zip(*cells, strict=True))
         yield output.getvalue().encode()
         output.seek(0)
         output.truncate()
     yield output.getvalue().encode()
+
+
+def _as_texts(column: Variable) -> Variable:
+    texts = texts_of(column.values.reshape(-1), harmless, missing="")
+    values = np.array(texts, np.object_).reshape(column.values.shape)
+    return replace(column, values=values)
 
 
 def harmless(text: str) -> str:
@@ -271,7 +286,7 @@ def to_arrow(dataset: Dataset) -> Iterator[bytes]:
     schema = pa.schema(fields)
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as stream:
-        for block in _blocks(dataset):
+        for block in _blocks(dataset, columns):
             arrays = [
                 _arrow_array(values, field.type)
                 for values, field in zip(block, fields, strict=True)
