@@ -80,6 +80,9 @@ def write_cubes(folder: Path) -> icefloe.Repository:
     group.create_array(
         "many", shape=(5000, 10), chunks=(1, 10), dtype="f4", dimension_names=("step", "x")
     )
+    group.create_array(
+        "y", shape=(2, 3), dtype="f4", dimension_names=("y", "x"), fill_value=5
+    )  # as grids with curved coordinates have it
     group.create_array("short", shape=(3,), dtype="f4", dimension_names=("x",))
     group.create_array("endless", shape=(2**50, 4), chunks=(2**20, 4), dtype="f8")
     group.create_array("lumps", shape=(8, 4096, 4096), chunks=(1, 4096, 4096), dtype="f8")

@@ -240,6 +240,12 @@ def test_odd_arrays(cubes: TestClient) -> None:
     odd = cubes.get("/api/v1/data/odd/a%20name?sel.format=2:3&format=csv")
     assert odd.text == "format,a name\r\n2,1\r\n3,1\r\n"
     assert 'filename="odd-a_name.csv"' in odd.headers["content-disposition"]
+    curved = cubes.get("/api/v1/data/odd/y?format=csv").text.splitlines()
+    assert curved[:2] == ["x,y", "0,5"]
+    assert len(curved) == 1 + 2 * 3
+    content = cubes.get("/api/v1/data/odd/y?format=netcdf").content
+    with xarray.open_dataset(io.BytesIO(content), engine="scipy", decode_cf=False) as dataset:
+        assert dataset.y.shape == (2, 3)
     large = cubes.get("/api/v1/data/odd/large?format=netcdf")
     assert large.status_code == 400
     assert "use format=arrow" in large.json()["message"]

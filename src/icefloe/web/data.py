@@ -81,6 +81,21 @@ class Dataset(Record, eq=False):
             name: len(axis.steps) for name, axis in self.dimensions.items() if not axis.is_position
         }
 
+    @property
+    def columns(self) -> list[Variable]:
+        """Coordinates, then variables, so that no name occurs twice.
+
+        A coordinate that was asked for is no further variable. A variable with the name of one of
+        its several dimensions takes the place of the numbers of steps.
+        """
+        asked = {variable.name: variable for variable in self.variables}
+        kept = {
+            name: coordinate
+            for name, coordinate in self.coordinates.items()
+            if name not in asked or asked[name].dimensions == coordinate.dimensions
+        }
+        return [*kept.values(), *(v for v in self.variables if v.name not in kept)]
+
 
 class _Planned(Record, eq=False):
     """An array that is going to be read, and the steps of it."""

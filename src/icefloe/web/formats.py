@@ -206,12 +206,6 @@ def _text(value: Any) -> str:
 # Tables
 
 
-def _columns(dataset: Dataset) -> list[Variable]:
-    """Return the columns of a table: coordinates first; a coordinate is no variable, too."""
-    others = [v for v in dataset.variables if v.name not in dataset.coordinates]
-    return [*dataset.coordinates.values(), *others]
-
-
 def _blocks(dataset: Dataset, columns: Sequence[Variable]) -> Iterator[list[NDArray[Any]]]:
     """Yield rows of the table, column by column."""
     shape = dataset.shape
@@ -235,7 +229,7 @@ def to_csv(dataset: Dataset) -> Iterator[bytes]:
 
     Texts that spreadsheets would compute begin with an apostrophe.
     """
-    columns = _columns(dataset)
+    columns = dataset.columns
     # What repeats along a dimension becomes text once.
     repeats = [len(column.dimensions) < len(dataset.shape) for column in columns]
     prepared = [
@@ -274,7 +268,7 @@ def harmless(text: str) -> str:
 
 def to_arrow(dataset: Dataset) -> Iterator[bytes]:
     """Write a table as a stream of Arrow record batches; missing values are null."""
-    columns = _columns(dataset)
+    columns = dataset.columns
     fields = [
         pa.field(
             column.name,

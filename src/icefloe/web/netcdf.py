@@ -64,13 +64,12 @@ class _Written(Record, eq=False):
 def to_netcdf(dataset: Dataset) -> bytes:
     """Write variables and coordinates, whose values are as they are stored."""
     lengths = dict(dataset.shape)
-    others = [v for v in dataset.variables if v.name not in dataset.coordinates]
-    written = [_prepare(v, lengths) for v in (*dataset.coordinates.values(), *others)]
-    positions_of = [name for name, v in dataset.coordinates.items() if not v.dimensions]
-    for variable_written in written[len(dataset.coordinates) :]:
-        named = variable_written.attributes.get("coordinates")
-        names = [*(named.split() if isinstance(named, str) else ()), *positions_of]
-        if names:
+    written = [_prepare(variable, lengths) for variable in dataset.columns]
+    scalars = [name for name, v in dataset.coordinates.items() if not v.dimensions]
+    for variable_written in written:
+        if variable_written.name not in dataset.coordinates and scalars:
+            named = variable_written.attributes.get("coordinates")
+            names = [*(named.split() if isinstance(named, str) else ()), *scalars]
             variable_written.attributes["coordinates"] = " ".join(dict.fromkeys(names))
     numbers = {name: number for number, name in enumerate(lengths)}
     dimensions = [_name(name) + struct.pack(">i", length) for name, length in lengths.items()]
