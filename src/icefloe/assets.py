@@ -6,7 +6,8 @@ The caches are bounded in bytes. Files never change, so nothing in a cache can b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,7 @@ from icefloe.format.snapshot import (
 )
 from icefloe.records import Record
 from icefloe.storage import Backend, Buffer
+from icefloe.storage.capabilities import sign_reads
 
 if TYPE_CHECKING:
     from icefloe.format.transaction_log import TransactionLog
@@ -305,6 +307,12 @@ class Assets:
         if self._keeps_chunks:
             self._chunks.put(byte_range, data, len(data))
         return data
+
+    async def sign_chunks(
+        self, chunk_ids: Sequence[ChunkId], lifetime: timedelta
+    ) -> Sequence[str] | None:
+        """Return signed addresses of chunk objects; None if the storage has none."""
+        return await sign_reads(self._backend, [chunk_key(id_) for id_ in chunk_ids], lifetime)
 
     async def save_chunk(self, chunk_id: ChunkId, data: Buffer) -> None:
         """Write a chunk object; chunks are stored as they are, without any header."""

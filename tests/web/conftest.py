@@ -1,7 +1,8 @@
 """A repository as people have them, and the pages that show it, on a real socket."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
@@ -9,11 +10,14 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from starlette.testclient import TestClient
 
 import icefloe
 from icefloe.web.server import listening_socket, server_of
+from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from icefloe.xarray import to_icechunk
+from tests.web.cubes import write_cubes
 
 HOSTILE = "<script>alert(1)</script> javascript:alert(2) \u202eevil"
 
@@ -77,19 +81,45 @@ def viewed(repository: icefloe.Repository) -> Viewed:
     return Viewed(repository, "cube", "./cube")
 
 
-@pytest.fixture(scope="session")
-def address(viewed: Viewed) -> Iterator[str]:
-    """The pages, served on this machine."""
-    server = server_of(viewed)
+@contextmanager
+def served(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Iterator[str]:
+    """Serve pages on this machine."""
+    server = server_of(viewed, allow_origins)
     with listening_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def address(viewed: Viewed) -> Iterator[str]:
+    """The pages, served on this machine."""
+    with served(viewed) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def cubes_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a repository with arrays of many kinds."""
+    folder: Path = tmp_path_factory.mktemp("cubes") / "cube"
+    write_cubes(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cubes(cubes_folder: Path) -> Iterator[TestClient]:
+    """The pages of that repository, without a socket; an error of the server fails the test."""
+    storage = icefloe.local_filesystem_storage(str(cubes_folder))
+    viewed = Viewed(icefloe.Repository.open(storage), "cube", str(cubes_folder))
+    with TestClient(create_site(viewed), base_url="http://localhost") as client:
         yield client

@@ -1,11 +1,15 @@
 """The pages in a real browser: pictures are painted, keys and pointers work, nothing is loaded."""
 
 from collections.abc import Iterator
+from http import HTTPStatus
 
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from icefloe.web.versions import Viewed
 from tests.support.chromium import chromium, serious_problems
+from tests.support.http_server import ScriptedHandler, scripted_server
+from tests.web.conftest import served
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -193,9 +197,41 @@ def test_text_is_readable_without_scripts(browser: Browser, address: str) -> Non
     expect(page.get_by_role("link", name="t2m")).to_be_visible()
     page.goto("/node/t2m")
     expect(page.get_by_text("20 steps, 4 chunks")).to_be_visible()
+    page.get_by_label("lat", exact=True).fill("0 / 10")
+    page.get_by_label("lon", exact=True).fill("-10")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "time,lat,lon,t2m"
+    assert len(lines) == 1 + 20 * 2
+    assert lines[1] == "2024-01-01T00:00:00,0,350,5"
     page.goto("/history")
     page.get_by_label("Compare from").nth(1).check()
     page.get_by_role("button", name="Compare the chosen commits").click()
     page.get_by_role("link", name="/t2m").click()
     expect(page.locator(".regions tbody")).to_contain_text("2024-01-01 to 2024-01-05")
     context.close()
+
+
+FETCH = """async (url) => {
+    try {
+        const response = await fetch(url, { headers: { Range: "bytes=-7" } });
+        return [response.status, response.headers.get("content-range"), await response.text()];
+    } catch (error) { return error.name; }
+}"""
+
+
+def test_only_a_named_site_reads_data(browser: Browser, viewed: Viewed) -> None:
+    def answer(request: ScriptedHandler) -> None:
+        request.answer(HTTPStatus.OK, b"<!doctype html><p>A site", {"Content-Type": "text/html"})
+
+    with scripted_server(answer) as site, served(viewed, [site.url]) as root:
+        page = browser.new_page()
+        page.goto(site.url)
+        status, part, text = page.evaluate(FETCH, f"{root}/zarr/cube@v1/t2m/zarr.json")
+        assert (status, len(text)) == (206, 7)
+        assert part.startswith("bytes ")
+        assert page.evaluate(FETCH, f"{root}/history") == "TypeError"
+        page.goto(site.url.replace("127.0.0.1", "localhost"))
+        assert page.evaluate(FETCH, f"{root}/zarr/cube@v1/t2m/zarr.json") == "TypeError"
+        page.close()

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import zarr
 from obstore.store import HTTPStore
+from starlette.testclient import TestClient
 from zarr.storage import ObjectStore
 
 import icefloe
+from icefloe.web.site import create_site
+from icefloe.web.versions import Viewed
 from tests.web.conftest import example_data
 
 
@@ -58,6 +61,46 @@ def test_head_and_missing_keys(client: httpx.Client) -> None:
     for key in ("nope/zarr.json", "image/c/99/0", "image/c/x", "..%2f..%2fetc"):
         assert client.get(f"/zarr/cube@main/{key}").status_code == 404
     assert client.get("/zarr/other@main/zarr.json").status_code == 404
+
+
+def test_heads_ranges_and_consolidated_metadata(
+    viewed: Viewed, repository: icefloe.Repository
+) -> None:
+    client = TestClient(create_site(viewed), base_url="http://localhost")
+    snapshot = repository.lookup_tag("v1")
+    for version in ("main", "v1", snapshot, "2999-01-01"):
+        for key in ("ocean/zarr.json", "t2m/c/0/0/0"):
+            url = f"/zarr/cube@{version}/{key}"
+            whole = client.get(url)
+            head = client.head(url)
+            assert head.content == b""
+            for name in ("content-length", "content-type", "etag", "accept-ranges"):
+                assert head.headers[name] == whole.headers[name]
+            size = len(whole.content)
+            for header, expected in {
+                "bytes=-5": whole.content[-5:],
+                f"bytes=-{size + 100}": whole.content,
+                f"bytes={size - 1}-{size + 9}": whole.content[-1:],
+                "bytes=0-0,2-3": whole.content,  # several ranges may be answered with everything
+                "bytes=3-1": whole.content,
+                f"bytes={'9' * 5000}-": whole.content,
+                "lines=1-2": whole.content,
+            }.items():
+                part = client.get(url, headers={"range": header})
+                assert part.content == expected, (url, header)
+            for header in ("bytes=-0", f"bytes={size}-"):
+                refused = client.get(url, headers={"range": header})
+                assert refused.status_code == 416
+                assert refused.headers["content-range"] == f"bytes */{size}"
+            other = {"range": "bytes=0-1", "if-range": '"another state"'}
+            assert client.get(url, headers=other).content == whole.content
+    document = client.get("/zarr/cube@v1/zarr.json").json()
+    inner = document["consolidated_metadata"]["metadata"]
+    assert {"t2m", "ocean", "ocean/virtual"} <= inner.keys()
+    for path in ("t2m", "ocean/virtual"):
+        assert inner[path] == client.get(f"/zarr/cube@v1/{path}/zarr.json").json()
+    ocean = client.get("/zarr/cube@v1/ocean/zarr.json").json()["consolidated_metadata"]
+    assert {*ocean["metadata"]} == {"sparse", "virtual"}
 
 
 def test_clients_may_keep_what_never_changes(

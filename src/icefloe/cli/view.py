@@ -26,6 +26,12 @@ def view(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="A site, like https://maps.example.org, whose pages may read data."
+        ),
+    ] = None,
     authorize: AuthorizeOption = None,
     authorize_anonymous: AuthorizeAnonymousOption = None,
     anonymous: AnonymousOption = False,
@@ -37,9 +43,11 @@ def view(
 
     Example: icefloe view ./cube
     """
+    from icefloe.web.origins import parse_origin
     from icefloe.web.server import serve
     from icefloe.web.versions import Viewed
 
+    origins = [parse_origin(origin) for origin in allow_origin or []]
     access = authorised(authorize or [], authorize_anonymous or [])
     repository = open_repository(url, anonymous=anonymous, authorisations=access)
     name = printable(PurePosixPath(url.rstrip("/")).name) or "repository"
@@ -51,4 +59,4 @@ def view(
 
             webbrowser.open(address)
 
-    serve(Viewed(repository, name, url), announce, port=port)
+    serve(Viewed(repository, name, url), announce, port=port, allow_origins=origins)

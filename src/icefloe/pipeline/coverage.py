@@ -22,7 +22,7 @@ from icefloe.pipeline.combining.combine import existing_axes
 from icefloe.pipeline.combining.placing import find_gaps
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.pipeline.files.sources import compile_glob
-from icefloe.pipeline.files.times import parse_units, show_moment
+from icefloe.pipeline.files.times import USUAL_MOMENTS, parse_units, show_moment
 from icefloe.pipeline.writing.dataset import read_existing
 from icefloe.pipeline.writing.provenance import (
     RecordedFile,
@@ -36,8 +36,6 @@ from icefloe.records import Record
 from icefloe.reports import JsonReady
 
 _DAY: Final = 86_400_000_000
-_DATES: Final = range(-1969 * 366 * _DAY, 8029 * 365 * _DAY)
-"""Moments that all calendars have a date for: about the years 1 to 9999."""
 
 _MOST_STEPS: Final = 1 << 62
 """Beyond this, sums of positions would overflow; nobody has that many."""
@@ -103,7 +101,7 @@ class Axis(Record, eq=False):
     def _show(self, value: float) -> str:
         if self.calendar is None:
             return str(value) if isinstance(value, int) else f"{value:.10g}"
-        if int(value) not in _DATES:
+        if int(value) not in USUAL_MOMENTS:
             return str(value)
         text = show_moment(int(value), self.calendar)
         return text.partition(" ")[0] if self.is_daily else text

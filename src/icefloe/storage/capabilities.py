@@ -5,15 +5,21 @@ conditional write decides who wins, with or without a turn; but a writer that re
 writes in turn has not computed in vain. Without a queue every writer has its turn at once.
 
 *Selective listings*: a backend passes over objects by their keys alone, and does not look at them.
+
+*Signed addresses*: a backend writes addresses from which anybody can read an object for some
+minutes. The signature is that of the credentials of the reader, so that an address opens nothing
+that its maker could not read.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
+from datetime import timedelta
 from types import TracebackType
-from typing import Protocol, cast, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
-from icefloe.storage.port import Backend, ObjectInfo
+from icefloe.errors import InvalidInputError
+from icefloe.storage.port import Backend, ObjectInfo, ReadableBackend
 
 type Batch = list[ObjectInfo]
 type Wanted = Callable[[Sequence[str]], Sequence[bool]]
@@ -90,3 +96,32 @@ async def list_wanted(backend: Backend, prefix: str, is_wanted: Wanted) -> Async
     async for batch in backend.list(prefix):
         chosen = is_wanted([info.key for info in batch])
         yield [info for info, yes in zip(batch, chosen, strict=True) if yes]
+
+
+LONGEST_SIGNATURE: Final = timedelta(minutes=5)
+"""The longest time for which a signed address can be used."""
+
+
+@runtime_checkable
+class Signer(Protocol):
+    """A backend that may be able to write signed addresses."""
+
+    async def sign_reads(self, keys: Sequence[str], lifetime: timedelta) -> Sequence[str] | None:
+        """Return an address for each object; None if the storage has no signed addresses."""
+        ...
+
+
+async def sign_reads(
+    backend: ReadableBackend, keys: Sequence[str], lifetime: timedelta
+) -> Sequence[str] | None:
+    """Return addresses from which objects can be read (with GET only) during the lifetime.
+
+    None if the storage has no such addresses, or is read without credentials. No request is sent,
+    and nobody looks whether the objects exist.
+    """
+    if not timedelta(0) < lifetime <= LONGEST_SIGNATURE:
+        longest = int(LONGEST_SIGNATURE.total_seconds())
+        raise InvalidInputError(f"a signed address is valid for 1 to {longest} seconds")
+    if not isinstance(backend, Signer):
+        return None
+    return await backend.sign_reads(keys, lifetime)

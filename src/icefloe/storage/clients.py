@@ -117,6 +117,11 @@ class Clients(Record):
     encodes_keys: bool
     """Whether keys are percent-encoded in the storage (see `icefloe.storage.keys`)."""
     credential_source: CredentialSource | None = None
+    can_sign: bool = False
+    """Whether signed addresses are made with the very credentials that requests are sent with.
+
+    Without credentials of its own, the client library signs with those of the machine.
+    """
 
 
 class Profile(Record):
@@ -411,7 +416,24 @@ def _open_bucket(
     reader = open_with(headers.reads)
     writer = reader if headers.reads == headers.writes else open_with(headers.writes)
     can_write = not isinstance(spec, S3Spec) or spec.can_write
-    return Clients(reader, writer if can_write else None, spec.place, spec.encodes_keys, provider)
+    return Clients(
+        reader,
+        writer if can_write else None,
+        spec.place,
+        spec.encodes_keys,
+        provider,
+        can_sign=_can_sign(spec),
+    )
+
+
+def _can_sign(spec: S3Spec | GcsSpec | AzureSpec) -> bool:
+    """Return whether a plain GET of a signed address is the same as a read of the client."""
+    return (
+        isinstance(spec, S3Spec)
+        and not isinstance(spec.credentials, S3Credentials.Anonymous)
+        and not spec.options.requester_pays
+        and not spec.headers.reads
+    )
 
 
 def _client_options(

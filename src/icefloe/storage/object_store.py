@@ -10,6 +10,7 @@ replaced. It was not carried out, so that is safe for all requests.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from itertools import batched
 from typing import TYPE_CHECKING, Any, Concatenate, Final, cast
 
@@ -58,7 +59,7 @@ from icefloe.storage.port import (
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Store
 
 _LIST_BATCH: Final = 1000
 _DELETE_BATCH: Final = 1000  # what S3 takes in one request
@@ -203,6 +204,23 @@ class ObjectStoreBackend:
         content_type = attributes.pop("Content-Type", None)
         sent = self._attributes(target, _user_attributes(attributes), content_type)
         await self._write(target, data, "overwrite", sent)
+
+    async def sign_reads(self, keys: Sequence[str], lifetime: timedelta) -> Sequence[str] | None:
+        """Return signed addresses of objects, where a plain GET reads as this client does."""
+        if not self._clients.can_sign:
+            return None
+        if not keys:
+            return []
+        paths = [self._path(key) for key in keys]
+        return await self._call(
+            "sign the address of",
+            keys[0],
+            self._reader,
+            _sign_reads,
+            _sign_reads_async,
+            paths,
+            lifetime,
+        )
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete in batches; if a batch fails, one by one to learn which ones."""
@@ -447,6 +465,16 @@ class ObjectStoreBackend:
         if not path.startswith(prefix):
             return None
         return decode_key(path) if self._encodes else path
+
+
+def _sign_reads(store: "ObjectStore", paths: list[str], lifetime: timedelta) -> Sequence[str]:
+    return obstore.sign(cast("S3Store", store), "GET", paths, lifetime)
+
+
+async def _sign_reads_async(
+    store: "ObjectStore", paths: list[str], lifetime: timedelta
+) -> Sequence[str]:
+    return await obstore.sign_async(cast("S3Store", store), "GET", paths, lifetime)
 
 
 def _mode(if_version: Version | None, *, if_absent: bool) -> "PutMode":

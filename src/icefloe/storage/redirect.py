@@ -11,13 +11,15 @@ chose.
 
 import http.client
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from icefloe import effects
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.addresses import AddressGuard
+from icefloe.storage.capabilities import sign_reads
 from icefloe.storage.port import Backend, ObjectInfo
 from icefloe.storage.retrying import Attempts
 from icefloe.storage.specs import RedirectSpec, Spec, without_secrets
@@ -137,6 +139,10 @@ class RedirectBackend(BackendWrapper):
         target = self._target or await self._find_target()
         async for batch in target.list(prefix):
             yield batch
+
+    async def sign_reads(self, keys: Sequence[str], lifetime: timedelta) -> Sequence[str] | None:
+        """Return signed addresses of objects of the storage that was found."""
+        return await sign_reads(self._target or await self._find_target(), keys, lifetime)
 
     async def _find_target(self) -> Backend:
         # Two callers may both look; they find the same.

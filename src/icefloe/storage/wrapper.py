@@ -6,9 +6,11 @@ Metering, retries, redirections, refusals and, in tests, faults are wrappers. Ea
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from datetime import timedelta
 from typing import Any, Final, Literal, Unpack, cast
 
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.storage.capabilities import sign_reads
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -73,6 +75,10 @@ class BackendWrapper:
     def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk objects in batches."""
         return self.inner.list(prefix)
+
+    async def sign_reads(self, keys: Sequence[str], lifetime: timedelta) -> Sequence[str] | None:
+        """Return signed addresses of objects of the other backend; that is no request."""
+        return await sign_reads(self.inner, keys, lifetime)
 
 
 class PrecededBackend(BackendWrapper, ABC):

@@ -9,8 +9,8 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
@@ -28,6 +28,7 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.records import Record
 from icefloe.storage import Buffer, ByteRange, Fetched, ObjectInfo, Storage
+from icefloe.storage.capabilities import sign_reads
 from icefloe.virtual_chunks.access import Grant
 from icefloe.virtual_chunks.clients import Client, Clients, open_store
 from icefloe.virtual_chunks.locations import shown
@@ -36,6 +37,7 @@ from icefloe.virtual_chunks.resolve import LocationResolver, ResolvedLocation
 
 _log: Final = logging.getLogger(__name__)
 _REMEMBERED_OBJECTS: Final = 4096
+_ETAG_OF_HTTP: Final = re.compile(r"[!#-~]+")
 _ETAG_OF_FILE: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)")
 
 
@@ -75,6 +77,38 @@ def find_change(chunk: VirtualChunk, info: ObjectInfo) -> Change | None:
 def is_watched(chunk: VirtualChunk, policy: OnChange) -> bool:
     """Return whether it matters in which state the object of a chunk is."""
     return policy != "off" and not (chunk.etag is None and chunk.last_modified is None)
+
+
+class SignedChunk(Record):
+    """A signed address of the object of a virtual chunk."""
+
+    url: str
+    """A secret: with it, anybody can read the object until the address expires."""
+    conditions: Mapping[str, str]
+    """Headers with which the server refuses an object that changed since it was recorded."""
+
+    def __repr__(self) -> str:
+        return f"SignedChunk(url=..., conditions={self.conditions})"
+
+
+def read_conditions(chunk: VirtualChunk, policy: OnChange) -> dict[str, str] | None:
+    """Return headers of HTTP for the state that was recorded; None if no header can express it.
+
+    Only a strict container asks for them: others accept objects that changed.
+
+    >>> read_conditions(VirtualChunk("s3://bucket/a.nc", 0, 8, etag="1f"), "strict")
+    {'If-Match': '"1f"'}
+    >>> read_conditions(VirtualChunk("s3://bucket/a.nc", 0, 8, last_modified=0), "strict")
+    {'If-Unmodified-Since': 'Thu, 01 Jan 1970 00:00:00 GMT'}
+    """
+    if policy != "strict" or not is_watched(chunk, policy):
+        return {}
+    if chunk.etag is not None:
+        etag = chunk.etag.strip('"')
+        return {"If-Match": f'"{etag}"'} if _ETAG_OF_HTTP.fullmatch(etag) else None
+    from email.utils import formatdate
+
+    return {"If-Unmodified-Since": formatdate(chunk.last_modified, usegmt=True)}
 
 
 class ChangeWatch:
@@ -341,6 +375,30 @@ class VirtualReader:
             key=resolved.key,
             on_change=resolved.container.on_change,
         )
+
+    async def sign_reads(
+        self, chunks: Sequence[VirtualChunk], lifetime: timedelta
+    ) -> list[SignedChunk | None]:
+        """Return a signed address for each chunk, of places that the reader authorised.
+
+        None for a chunk whose storage has no signed addresses.
+        """
+        signed: list[SignedChunk | None] = [None] * len(chunks)
+        rows_of: dict[Hashable, list[tuple[int, str, dict[str, str]]]] = {}
+        clients: dict[Hashable, Client] = {}
+        for row, chunk in enumerate(chunks):
+            resolved = self._resolve(chunk.location)
+            client = self._client(resolved)
+            conditions = read_conditions(chunk, resolved.container.on_change)
+            if conditions is not None:
+                clients[client.key] = client
+                rows_of.setdefault(client.key, []).append((row, resolved.key, conditions))
+        for key, rows in rows_of.items():
+            names = [name for _, name, _ in rows]
+            urls = await sign_reads(clients[key].backend, names, lifetime)
+            for (row, _, conditions), url in zip(rows, urls or (), strict=urls is not None):
+                signed[row] = SignedChunk(url, conditions)
+        return signed
 
     async def look(self, location: str) -> ObjectInfo:
         """Look at the object of a location without reading it, if it is authorised."""

@@ -14,6 +14,14 @@
     dependencies  the containers of virtual chunks, and the options that authorise them
     references    where a chunk is stored
     archive_pages coverage, sources, dependencies and chunks as pages
+    selection     the steps of dimensions that a request asks for, and what they cost
+    decoding      stored numbers as the CF conventions mean them
+    data          values of arrays with their coordinates
+    formats       values as JSON, CSV, Arrow, and (netcdf) netCDF
+    tiles         map tiles of regular grids
+    plans         where the chunks of a selection are, for programs that read them themselves
+    data_site     the routes of data, tiles and plans
+    origins       sites whose pages may read data
     site          the application: routes, templates, headers
 
 The pages need no accounts and change nothing. `icefloe view` serves them for one repository.

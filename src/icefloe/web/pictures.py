@@ -109,21 +109,26 @@ class Picture(Record, eq=False):
 # Planning
 
 
-def dimensions_of(version: Version, node: ArrayNode) -> tuple[Dimension, ...]:
-    """Return the dimensions of an array with the coordinates beside it."""
+def dimensions_of(
+    version: Version, node: ArrayNode, *, with_itself: bool = False
+) -> tuple[Dimension, ...]:
+    """Return the dimensions of an array with the coordinates beside it.
+
+    `with_itself` makes the values of a coordinate the coordinates of its own dimension.
+    """
     facts = facts_of(node)
     return tuple(
-        _dimension(version, node, name, length)
+        _dimension(version, node, name, length, with_itself=with_itself)
         for name, length in zip(facts.dimensions, facts.shape, strict=True)
     )
 
 
-def _dimension(version: Version, node: ArrayNode, name: str, length: int) -> Dimension:
+def _dimension(
+    version: Version, node: ArrayNode, name: str, length: int, *, with_itself: bool
+) -> Dimension:
     plain = Dimension(name, length, None, "", "", Axis(name, length))
-    coordinate = _coordinate(version, node.path, name)
-    if coordinate is None or coordinate.path == node.path or length > _MOST_COORDINATES:
-        return plain
-    if coordinate.array.shape != (length,):
+    coordinate = coordinate_of(version, node.path, name, length)
+    if coordinate is None or (coordinate.path == node.path and not with_itself):
         return plain
     kept: Dimension | None = version.dimensions.get(coordinate.path)
     if kept is None:
@@ -146,13 +151,17 @@ def _read_dimension(version: Version, coordinate: ArrayNode) -> Dimension | None
     return Dimension(name, len(raw), values, units, _role(name, attributes), axis)
 
 
-def _coordinate(version: Version, path: str, name: str) -> ArrayNode | None:
-    """Return the nearest array with the name of a dimension, in a group above an array."""
+def coordinate_of(version: Version, path: str, name: str, length: int) -> ArrayNode | None:
+    """Return the nearest array with the name of a dimension, in a group above an array.
+
+    None if it does not fit the dimension, or is too long to read.
+    """
     group = parent_path(path)
     while group is not None:
         node = version.state.tree.find(child_path(group, name))
         if isinstance(node, ArrayNode):
-            return node
+            fits = node.array.shape == (length,) and length <= _MOST_COORDINATES
+            return node if fits else None
         group = parent_path(group)
     return None
 

@@ -5,7 +5,7 @@ script or a style of its own: the policy of the answers forbids both.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -35,8 +35,10 @@ from icefloe.printable import printable
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
 from icefloe.web.archive_pages import ArchivePages
+from icefloe.web.data_site import DataSite, download_fields
 from icefloe.web.dependencies import problem_text
 from icefloe.web.history_pages import HistoryPages
+from icefloe.web.origins import DataForOrigins
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -56,14 +58,20 @@ _YEAR_SECONDS: Final = 365 * 86_400
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 
 
-def create_site(viewed: Viewed) -> Starlette:
-    """Return the application that shows a repository to browsers on this machine."""
+def create_site(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Starlette:
+    """Return the application that shows a repository to browsers on this machine.
+
+    `allow_origins` are sites whose pages may read data, as `parse_origin` returns them.
+    """
     site = Site(viewed)
     zarr = Route("/zarr/{version}/{key:path}", site.zarr, methods=["GET", "HEAD"])
     return Starlette(
         routes=[*site.routes(), zarr, static_files()],
-        # A page of another site that resolves its own name to this machine sends that name.
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS))],
+        middleware=[
+            # A page of another site that resolves its own name to this machine sends that name.
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS)),
+            *([Middleware(DataForOrigins, origins=allow_origins)] if allow_origins else []),
+        ],
         exception_handlers={IcefloeError: site.problem, 404: site.problem},
     )
 
@@ -104,6 +112,7 @@ class Site:
             Route("/series/{path:path}", self.series),
             *self._versions.routes(),
             *ArchivePages(self._viewed, self._page).routes(),
+            *DataSite(self._viewed, HEADERS).routes(),
         ]
 
     # Pages
@@ -130,7 +139,14 @@ class Site:
             plan, reason = _plan(version, node)
             common["since"] = request.query_params.get("since", "").strip()
             return self._page(
-                request, version, "array.html", facts=facts, plan=plan, reason=reason, **common
+                request,
+                version,
+                "array.html",
+                facts=facts,
+                plan=plan,
+                reason=reason,
+                fields=download_fields(version, node),
+                **common,
             )
         after = request.query_params.get("after")
         listing = nodes.children(version, path, after)
@@ -244,16 +260,25 @@ class Site:
         )
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
+        kind = "application/json" if zarr_files.is_metadata(key) else "application/octet-stream"
+        if request.method == "HEAD":
+            size = zarr_files.size_of_file(version, key)
+            if size is not None:
+                headers |= {"content-length": str(size)}
+                return Response(headers=headers, media_type=kind)
+        is_same = request.headers.get("if-range", tag) == tag
         try:
-            file = zarr_files.read_file(version, key, request.headers.get("range"))
+            file = zarr_files.read_file(
+                version, key, request.headers.get("range") if is_same else None
+            )
         except zarr_files.RangeError as error:
+            headers["content-range"] = f"bytes */{error.context['size']}"
             return PlainTextResponse(str(error), 416, headers)
         if file is None:
             return PlainTextResponse("there is no such key", 404, HEADERS)
         if file.is_part:
             last = file.first + len(file.data) - 1
             headers["content-range"] = f"bytes {file.first}-{last}/{file.size_bytes}"
-        kind = "application/json" if zarr_files.is_metadata(key) else "application/octet-stream"
         return Response(file.data, 206 if file.is_part else 200, headers, media_type=kind)
 
     # Shared

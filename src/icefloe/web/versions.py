@@ -128,9 +128,13 @@ class Viewed:
         opening = f"icefloe.Repository.open(icefloe.storage_from_url({literal(self.url)}))"
         return f"import icefloe\nrepository = {opening}"
 
+    def zarr_url(self, version_name: str, origin: str) -> str:
+        """Return the address of a version as Zarr over HTTP."""
+        return f"{origin}/zarr/{quote(self.name, safe='')}@{version_name}"
+
     def zarr_recipe(self, version: Version, origin: str) -> Recipe:
         """Return the lines that read a version as Zarr over HTTP."""
-        url = literal(f"{origin}/zarr/{quote(self.name, safe='')}@{version.path_name}")
+        url = literal(self.zarr_url(version.path_name, origin))
         code = f'import zarr\nzarr.open_group({url}, mode="r")'
         return Recipe("Zarr over HTTP, while this page is served", code)
 

@@ -21,7 +21,7 @@ from icefloe.zarr_store.keys import METADATA, MetadataKey, parse_key
 from icefloe.zarr_store.store import size_of_value
 
 _MOST_NODES: Final = 10_000
-_RANGE: Final = r"bytes=(?:(\d+)-(\d*)|-(\d+))"
+_RANGE: Final = r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))"
 
 
 class ZarrFile(Record):
@@ -39,7 +39,7 @@ class ZarrFile(Record):
 
 
 class RangeError(InvalidInputError):
-    """A range begins behind the end of a file."""
+    """A file has no byte of a range; the size of the file is in the context."""
 
 
 def read_file(version: Version, key: str, byte_range: str | None = None) -> ZarrFile | None:
@@ -52,7 +52,7 @@ def read_file(version: Version, key: str, byte_range: str | None = None) -> Zarr
         return _cut(_document(version, parsed.path), byte_range)
     store = version.session.store
     prototype = default_buffer_prototype()
-    match = re.fullmatch(_RANGE, byte_range or "")
+    match = _parse(byte_range)
     if match is None:
         value = store.get_sync(key, prototype=prototype)
         return None if value is None else ZarrFile(value.to_bytes(), 0, len(value))
@@ -64,22 +64,48 @@ def read_file(version: Version, key: str, byte_range: str | None = None) -> Zarr
     return None if value is None else ZarrFile(value.to_bytes(), first, size)
 
 
+def size_of_file(version: Version, key: str) -> int | None:
+    """Return the size of the value of a key without reading a chunk; None if there is none."""
+    try:
+        parsed = parse_key(key)
+    except InvalidInputError:
+        return None
+    if isinstance(parsed, MetadataKey):
+        document = _document(version, parsed.path)
+        return None if document is None else len(document)
+    return run_blocking(size_of_value(version.state, key))
+
+
+def _parse(byte_range: str | None) -> re.Match[str] | None:
+    """Return the bounds of a range; None for everything that HTTP tells servers to ignore.
+
+    >>> [_parse(text) is None for text in ("bytes=0-5", "bytes=-5", "bytes=5-0", "bytes=0-1,3-4")]
+    [False, False, True, True]
+    """
+    match = re.fullmatch(_RANGE, byte_range or "")
+    if match is not None and match[2] and int(match[2]) < int(match[1]):
+        return None
+    return match
+
+
 def _request(
     match: re.Match[str], size: int
 ) -> tuple[RangeByteRequest | OffsetByteRequest | SuffixByteRequest, int]:
     start, stop, suffix = match.groups()
     if suffix is not None:
         length = min(int(suffix), size)
+        if length == 0:
+            raise RangeError(f"the file has {size} bytes, none of them in the range", size=size)
         return SuffixByteRequest(length), size - length
     if int(start) >= size:
-        raise RangeError(f"the file has {size} bytes")
+        raise RangeError(f"the file has {size} bytes", size=size)
     if not stop:
         return OffsetByteRequest(int(start)), int(start)
     return RangeByteRequest(int(start), min(int(stop) + 1, size)), int(start)
 
 
 def _cut(document: bytes | None, byte_range: str | None) -> ZarrFile | None:
-    match = re.fullmatch(_RANGE, byte_range or "")
+    match = _parse(byte_range)
     if document is None or match is None:
         return None if document is None else ZarrFile(document, 0, len(document))
     _, first = _request(match, len(document))

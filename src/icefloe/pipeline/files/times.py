@@ -6,6 +6,7 @@ unit; values are converted as columns.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -30,6 +31,9 @@ _SAME_CALENDAR: Final = {
     "366_day": "all_leap",
 }
 _EPOCH: Final = "microseconds since 1970-01-01"
+_DAY: Final = 86_400_000_000
+USUAL_MOMENTS: Final = range(-1969 * 366 * _DAY, 8029 * 365 * _DAY)
+"""Moments that all calendars have a date for: about the years 1 to 9999."""
 
 
 class TimeUnits(Record):
@@ -96,6 +100,23 @@ def parse_units(units: str | None, calendar: str | None = None) -> TimeUnits | N
         ) from None
 
 
+def date_moment(parts: Sequence[int], calendar: str) -> int | None:
+    """Return the beginning of a date (year, and perhaps month, day, hour, minute, second).
+
+    In microseconds since 1970; None if the calendar has no such date.
+
+    >>> date_moment([1970, 2], "360_day") // 86_400_000_000, date_moment([2023, 2, 29], "noleap")
+    (30, None)
+    """
+    cftime = _cftime()
+    year, month, day, *clock = [*parts, 1, 1][:3] if len(parts) < 3 else parts
+    try:
+        date = cftime.datetime(year, month, day, *clock, calendar=calendar)
+        return int(cftime.date2num(date, _EPOCH, calendar))
+    except (ValueError, OverflowError):
+        return None
+
+
 def show_moment(moment: int, calendar: str) -> str:
     """Write a moment as a date of its calendar.
 
@@ -103,6 +124,24 @@ def show_moment(moment: int, calendar: str) -> str:
     '1970-01-01 00:00:00'
     """
     return str(_cftime().num2date(moment, _EPOCH, calendar))
+
+
+def show_moments(moments: NDArray[np.int64], calendar: str) -> NDArray[np.object_]:
+    """Write moments as dates of their calendar, in ISO 8601.
+
+    Those beyond the years 1 to 9999 are None.
+
+    >>> show_moments(np.array([0, 86_400_000_000 * 59]), "360_day").tolist()
+    ['1970-01-01T00:00:00', '1970-02-30T00:00:00']
+    """
+    texts = np.full(moments.shape, None, np.object_)
+    usual = (moments >= USUAL_MOMENTS.start) & (moments < USUAL_MOMENTS.stop)
+    distinct, places = np.unique(moments[usual], return_inverse=True)
+    if len(distinct):
+        dates = _cftime().num2date(distinct, _EPOCH, calendar)
+        written = np.array([date.isoformat() for date in dates], np.object_)
+        texts[usual] = written[places]
+    return texts
 
 
 def _cftime() -> Any:

@@ -65,10 +65,14 @@ class ServedRepository(Viewed):
         client = f"client = icefloe.Client({literal(self._service_url)}).login()"
         return f"import icefloe\n{client}\nrepository = client.get_repo({literal(self.name)})"
 
+    def zarr_url(self, version_name: str, origin: str) -> str:
+        """Return the address of a version as Zarr over HTTP, wherever the pages are."""
+        del origin
+        return f"{self._service_url}{ZARR}/{self.name}@{version_name}"
+
     def zarr_recipe(self, version: Version, origin: str) -> Recipe:
         """Return the lines that read a version as Zarr over HTTP, with a token."""
-        del origin
-        url = literal(f"{self._service_url}{ZARR}/{self.name}@{version.path_name}")
+        url = literal(self.zarr_url(version.path_name, origin))
         is_encrypted = self._service_url.startswith("https:")
         options = '{"default_headers": headers' + ("" if is_encrypted else ', "allow_http": True')
         lines = (
