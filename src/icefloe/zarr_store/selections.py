@@ -138,7 +138,7 @@ _ZARRS_DEFAULT: Final = f"{BatchedCodecPipeline.__module__}.{BatchedCodecPipelin
 
 
 def use_selection_pipeline() -> AbstractContextManager[object]:
-    """Let Zarr read and write whole selections at once, in arrays that are opened from now on.
+    """Make Zarr read and write whole selections at once, in arrays that are opened from now on.
 
     The setting lasts until another one is made, or until the end of a `with` statement. It matters
     for repositories that are far away: others, and stores of other libraries, work as before.
