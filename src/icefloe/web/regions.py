@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.chunk_table import Coordinates, sort_keys
-from icefloe.format.columns import Bools, Ints, is_ascending
+from icefloe.format.chunk_table import Coordinates
 from icefloe.records import Record
+from icefloe.walk import regions
 from icefloe.web.pictures import Dimension
 
 type Boxes = NDArray[np.int64]
@@ -72,54 +72,13 @@ class Regions(Record):
 
 
 def merged(coordinates: Coordinates) -> Boxes:
-    """Merge chunks, each of which occurs once, into boxes that hold them all and nothing else.
-
-    Neighbours along the last dimension become one box, then equal boxes that are neighbours along
-    the dimension before, and so on.
+    """Merge chunks into boxes that hold them all and nothing else.
 
     >>> merged(np.array([[0, 1], [0, 2], [1, 1], [1, 2], [5, 0]], np.uint32)).tolist()
     [[[0, 2], [1, 3]], [[5, 6], [0, 1]]]
     """
-    dimensions = coordinates.shape[1]
-    if dimensions == 0 or len(coordinates) == 0:
-        return np.empty((min(len(coordinates), 1), dimensions, 2), np.int64)
-    [keys] = sort_keys(coordinates)
-    if not is_ascending(keys):
-        coordinates = coordinates[np.argsort(keys, kind="stable")]
-    boxes = _runs(coordinates)
-    for axis in reversed(range(dimensions - 1)):
-        others = np.delete(boxes, axis, axis=1).reshape(len(boxes), -1)
-        order = np.lexsort([boxes[:, axis, 0], *others.T])
-        boxes, others = boxes[order], others[order]
-        is_next = (others[1:] == others[:-1]).all(axis=1)
-        is_next &= boxes[1:, axis, 0] == boxes[:-1, axis, 1]
-        heads, tails = _edges(is_next)
-        ends = boxes[tails, axis, 1]
-        boxes = boxes[heads]
-        boxes[:, axis, 1] = ends
-    return boxes[np.lexsort(boxes[:, ::-1, 0].T)]
-
-
-def _runs(coordinates: Coordinates) -> Boxes:
-    """Merge sorted chunks that are neighbours along the last dimension."""
-    last = coordinates[:, -1]
-    is_next = (coordinates[1:, :-1] == coordinates[:-1, :-1]).all(axis=1)
-    is_next &= last[1:] == last[:-1] + 1
-    heads, tails = _edges(is_next)
-    firsts = coordinates[heads].astype(np.int64)
-    boxes = np.stack([firsts, firsts + 1], axis=2)
-    boxes[:, -1, 1] = last[tails].astype(np.int64) + 1
-    return boxes
-
-
-def _edges(is_next: Bools) -> tuple[Ints, Ints]:
-    """Return the first and the last row of each run of rows, which are at least one.
-
-    >>> [rows.tolist() for rows in _edges(np.array([True, False, True]))]
-    [[0, 2], [1, 3]]
-    """
-    heads = np.flatnonzero(np.append(True, ~is_next))
-    return heads, np.append(heads[1:] - 1, len(is_next))
+    boxes = regions.regions(coordinates)
+    return np.stack([boxes.firsts, boxes.ends], axis=2)
 
 
 def describe(
@@ -133,10 +92,10 @@ def describe(
     sizes = (boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1)
     shown = np.argsort(-sizes, kind="stable")[:most]
     shown.sort()  # in the order of the grid
-    regions = tuple(_region(box, chunk_shape, dimensions) for box in boxes[shown].tolist())
+    listed = tuple(_region(box, chunk_shape, dimensions) for box in boxes[shown].tolist())
     chunks_left_out = int(sizes.sum() - sizes[shown].sum())
     is_exact = len(coordinates) <= MOST_MERGED
-    return Regions(regions, len(boxes) - len(shown), chunks_left_out, is_exact)
+    return Regions(listed, len(boxes) - len(shown), chunks_left_out, is_exact)
 
 
 def _around(coordinates: Coordinates) -> Boxes:
