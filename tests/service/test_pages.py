@@ -301,6 +301,24 @@ def test_nobody_gets_what_another_person_has_open(here: World) -> None:
     assert [zed.get(path).status_code for path in paths_of("map")] == [404] * 5
 
 
+# Data and plans
+
+
+def test_data_and_plans_are_for_those_who_may_read(browsers: dict[str, httpx.Client]) -> None:
+    root, reader = "/repos/lab/map", browsers["reader"]
+    found = reader.get(f"{root}/api/v1/data/t2m?i.time=1&format=json").json()
+    values = found["variables"]["t2m"]["values"]
+    np.testing.assert_array_equal(np.reshape(values, map_values()[1].shape), map_values()[1])
+    plan = reader.get(f"{root}/plan/t2m?i.time=1").json()
+    [chunk] = plan["chunks"]
+    assert (chunk["kind"], chunk["signed"]) == ("virtual", True)
+    signed = httpx.get(chunk["url"], headers=chunk["headers"], trust_env=False)
+    assert signed.content == map_values()[1].tobytes()
+    for role, status in (("stranger", 404), ("anonymous", 303)):
+        for path in (f"{root}/api/v1/data/t2m?i.time=1", f"{root}/plan/t2m?i.time=1"):
+            assert browsers[role].get(path).status_code == status
+
+
 # Zarr over HTTP
 
 
