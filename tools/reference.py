@@ -30,6 +30,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         (
             "api.session",
             "zarr_store.store",
+            "zarr_store.selections",
             "transactions.session",
             "transactions.packing",
             "storage.chunk_type",

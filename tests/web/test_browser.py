@@ -197,8 +197,9 @@ def test_text_is_readable_without_scripts(browser: Browser, address: str) -> Non
     expect(page.get_by_role("link", name="t2m")).to_be_visible()
     page.goto("/node/t2m")
     expect(page.get_by_text("20 steps, 4 chunks")).to_be_visible()
-    page.get_by_label("lat", exact=True).fill("0 / 10")
-    page.get_by_label("lon", exact=True).fill("-10")
+    form = page.locator("form.download")
+    form.get_by_label("lat", exact=True).fill("0 / 10")
+    form.get_by_label("lon", exact=True).fill("-10")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
     lines = download.value.path().read_text().splitlines()

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
-from icefloe.web.site import Site, create_site
+from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 
 BYTES: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -112,8 +112,7 @@ def test_all_arrays_get_an_answer(repository: icefloe.Repository, name: str) -> 
 
 
 def test_addresses_below_a_larger_site(repository: icefloe.Repository) -> None:
-    routes = Site(Viewed(repository, "odd", "odd")).routes()
-    app = Starlette(routes=[Mount("/repos/org/odd", routes=routes)])
+    app = Starlette(routes=[Mount("/repos/org/odd", create_site(Viewed(repository, "odd", "odd")))])
     client = TestClient(app, base_url="http://localhost")
     plan = client.get("/repos/org/odd/plan/short").json()
     assert plan["zarr"].startswith("http://localhost/repos/org/odd/zarr/odd@")

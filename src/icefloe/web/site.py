@@ -93,11 +93,19 @@ class _StaticFiles(StaticFiles):
 class Site:
     """The pages of a repository.
 
-    `navigation` returns the HTML above each page where the pages are a part of a larger site.
+    `navigation` returns the HTML above each page where the pages are a part of a larger site. With
+    `raises_storage_errors`, that site handles failures of storages, which are shown otherwise.
     """
 
-    def __init__(self, viewed: Viewed, navigation: Callable[[Request], str] = lambda _: "") -> None:
+    def __init__(
+        self,
+        viewed: Viewed,
+        navigation: Callable[[Request], str] = lambda _: "",
+        *,
+        raises_storage_errors: bool = False,
+    ) -> None:
         self._viewed: Final = viewed
+        self._raised: Final = StorageError if raises_storage_errors else ()
         self._navigation: Final = navigation
         self._versions: Final = HistoryPages(viewed, self._page, self._answer)
 
@@ -192,8 +200,8 @@ class Site:
         version, node = self._array(request)
         try:
             figures = pictures.read_statistics(version, node)
-        except StorageError:
-            raise  # a service looks whether its credentials have ended
+        except self._raised:
+            raise
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
             return self._fragment("problem_part.html", text=text)
@@ -234,7 +242,7 @@ class Site:
     ) -> Response:
         try:
             content = read(_index(request)).to_bytes()
-        except StorageError:
+        except self._raised:
             raise
         except IcefloeError as error:
             # Which containers are authorised is the same for all versions.

@@ -213,7 +213,9 @@ class OpenedRepositories:
         if former is not None and replace(answer, refresh=former.answer.refresh) == former.answer:
             return replace(former, basis=basis, deadline=deadline, is_replacement=False)
         viewed = await self._in_thread(self._viewed, answer)
-        site, is_replacement = Site(viewed, navigation_of), bool(request.refused)
+        # A store may have ended the credentials before their time.
+        site = Site(viewed, navigation_of, raises_storage_errors=True)
+        is_replacement = bool(request.refused)
         return _Kept(answer, basis, deadline, viewed, site, site.routes(), is_replacement)
 
     def _viewed(self, answer: OpenAnswer) -> Viewed:
