@@ -48,6 +48,19 @@ def _escaped(letter: str) -> str:
     return repr(letter)[1:-1]
 
 
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
+"""Beginnings that programs for tables take for formulas."""
+
+
+def harmless_cell(text: str) -> str:
+    """Return a text as a cell of a table that no program for tables calculates.
+
+    >>> harmless_cell("=1+1"), harmless_cell("2024-01-01")
+    ("'=1+1", '2024-01-01')
+    """
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+
+
 def escaped_html(text: str) -> str:
     """Return a text as HTML that shows it."""
     from html import escape

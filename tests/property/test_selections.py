@@ -24,10 +24,12 @@ THEIRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FAR = "s3://far-away/"
 
 
-def far_repository(files: Path | None = None) -> icefloe.Repository:
+def far_repository(
+    files: Path | None = None, *, storage: icefloe.Storage | None = None, inline_bytes: int = 40
+) -> icefloe.Repository:
     """Make a repository in memory that counts as far away: its reader may read from S3."""
     config = icefloe.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = 40
+    config.inline_chunk_threshold_bytes = inline_bytes
     store = icefloe.s3_store(region="us-east-1")
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(FAR, store))
     access: dict[str, Any] = {FAR: icefloe.s3_credentials(anonymous=True)}
@@ -37,7 +39,7 @@ def far_repository(files: Path | None = None) -> icefloe.Repository:
         config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, local))
         access[prefix] = LocalFileSystemAccess
     return icefloe.Repository.create(
-        icefloe.in_memory_storage(), config, authorize_virtual_chunk_access=access
+        storage or icefloe.in_memory_storage(), config, authorize_virtual_chunk_access=access
     )
 
 
@@ -155,16 +157,7 @@ def test_virtual_native_inline_and_missing_chunks_are_read_together(tmp_path: Pa
 
 def test_chunks_of_a_pack_share_requests() -> None:
     storage = icefloe.in_memory_storage()
-    config = icefloe.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = 0
-    config.set_virtual_chunk_container(
-        icefloe.VirtualChunkContainer(FAR, icefloe.s3_store(region="us-east-1"))
-    )
-    repository = icefloe.Repository.create(
-        storage,
-        config,
-        authorize_virtual_chunk_access={FAR: icefloe.s3_credentials(anonymous=True)},
-    )
+    repository = far_repository(storage=storage, inline_bytes=0)
     session = repository.writable_session("main", packing=PackingOptions())
     array = opened(session.store, OURS, shape=(64,), chunks=(1,), dtype="f8", compressors=None)
     array[:] = np.arange(64)

@@ -1,6 +1,5 @@
 """Pages about archives: what datasets cover, which files they need, and what those files need."""
 
-from collections.abc import Callable
 from itertools import groupby
 from typing import Final
 
@@ -26,6 +25,7 @@ from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.values.urls import without_user
 from icefloe.web import dependencies, nodes, references, sources
+from icefloe.web.history_pages import MakePage
 from icefloe.web.versions import Version, Viewed
 
 MOST_RECORDED: Final = 200_000
@@ -100,14 +100,10 @@ class DatasetPicture(Record):
     problem: str = ""
 
 
-type PageMaker = Callable[..., Response]
-"""Renders a template: request, version, name of the template, values."""
-
-
 class ArchivePages:
     """The pages; `page` renders a template with the frame of the site."""
 
-    def __init__(self, viewed: Viewed, page: PageMaker) -> None:
+    def __init__(self, viewed: Viewed, page: MakePage) -> None:
         self._viewed: Final = viewed
         self._page: Final = page
         self._counted: tuple[str, sources.SourceFiles] | None = None

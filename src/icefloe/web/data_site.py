@@ -145,7 +145,7 @@ class DataSite:
         limits = f"{style.least!r},{style.greatest!r}"
         fixed = [("version", version.session.snapshot_id), ("colours", style.colours)]
         address = urlencode([*fixed, ("range", limits), *chosen], quote_via=quote)
-        place = f"{_root(request)}/tiles{quote(node.path)}"
+        place = f"{root_address(request)}/tiles{quote(node.path)}"
         document = {
             "tilejson": "3.0.0",
             "name": node.path,
@@ -160,7 +160,7 @@ class DataSite:
     def _plan(self, request: Request) -> Response:
         version, node = self._array(request)
         query = parse_query(request.query_params.multi_items(), _OF_PLANS)
-        zarr_url = self._viewed.zarr_url(version.session.snapshot_id, _root(request))
+        zarr_url = self._viewed.zarr_url(version.session.snapshot_id, root_address(request))
         plan = plans.make_plan(version, node, query, zarr_url)
         # Addresses expire, and are secrets while they do not.
         return JSONResponse(plan, headers=self._headers | {"cache-control": "no-store"})
@@ -254,7 +254,7 @@ def _has(request: Request, tag: str) -> bool:
     return tag in [part.strip().removeprefix("W/") for part in known.split(",")]
 
 
-def _root(request: Request) -> str:
+def root_address(request: Request) -> str:
     """Return the address of the repository, wherever its pages are.
 
     `base_url` would be that of the larger site that the pages are a part of.

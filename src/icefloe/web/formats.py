@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.printable import harmless_cell
 from icefloe.records import Record, replace
 from icefloe.web.data import Dataset, Variable
 from icefloe.web.netcdf import to_netcdf
@@ -26,8 +27,6 @@ _ROWS: Final = 16_384
 """How many rows, or values, become text at a time."""
 _CELL_BYTES: Final = 16
 """What a number counts for when it is written as text."""
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a text begins with that a spreadsheet would compute."""
 _SHOWN_ATTRIBUTES: Final = ("units", "long_name", "standard_name")
 
 
@@ -238,10 +237,10 @@ def to_csv(dataset: Dataset) -> Iterator[bytes]:
     ]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\r\n")
-    writer.writerow([harmless(column.name) for column in columns])
+    writer.writerow([harmless_cell(column.name) for column in columns])
     for block in _blocks(dataset, prepared):
         cells = [
-            values.tolist() if is_repeated else texts_of(values, harmless, missing="")
+            values.tolist() if is_repeated else texts_of(values, harmless_cell, missing="")
             for values, is_repeated in zip(block, repeats, strict=True)
         ]
         writer.writerows(zip(*cells, strict=True))
@@ -252,18 +251,9 @@ def to_csv(dataset: Dataset) -> Iterator[bytes]:
 
 
 def _as_texts(column: Variable) -> Variable:
-    texts = texts_of(column.values.reshape(-1), harmless, missing="")
+    texts = texts_of(column.values.reshape(-1), harmless_cell, missing="")
     values = np.array(texts, np.object_).reshape(column.values.shape)
     return replace(column, values=values)
-
-
-def harmless(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula.
-
-    >>> harmless("=1+1"), harmless("2024-01-01")
-    ("'=1+1", '2024-01-01')
-    """
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def to_arrow(dataset: Dataset) -> Iterator[bytes]:

@@ -35,7 +35,7 @@ from icefloe.printable import printable
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
 from icefloe.web.archive_pages import ArchivePages
-from icefloe.web.data_site import DataSite, download_fields
+from icefloe.web.data_site import DataSite, download_fields, root_address
 from icefloe.web.dependencies import problem_text
 from icefloe.web.history_pages import HistoryPages
 from icefloe.web.origins import DataForOrigins
@@ -317,7 +317,7 @@ class Site:
             version_names=list(self._viewed.version_names()),
             link=link,
             navigation=self._navigation(request),
-            origin=str(request.base_url).rstrip("/"),
+            origin=root_address(request),
             **values,
         )
         return HTMLResponse(text, headers=HEADERS)

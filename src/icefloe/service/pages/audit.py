@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
+from icefloe.printable import harmless_cell
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit
 from icefloe.service.http.audit import AuditSearch, find_entries
@@ -28,8 +29,6 @@ MOST_EXPORTED: Final = 100_000
 """The most entries of an export: the newest ones."""
 _FIELDS: Final = ("person", "action", "resource", "allowed", "since", "until")
 _LONGEST_FIELD: Final = 200
-_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
-"""Beginnings that programs for tables take for formulas."""
 _COLUMNS: Final = (
     "number",
     "at",
@@ -153,17 +152,8 @@ def _csv_lines(entries: Iterator[AuditEntry]) -> Iterator[bytes]:
     for entry in entries:
         values = {name: getattr(entry, name) for name in _COLUMNS}
         values |= {"at": entry.at.isoformat(), "details": _details(entry)}
-        yield _csv_line([safe_cell(values[name]) for name in _COLUMNS])
-
-
-def safe_cell(value: Any) -> str:
-    """Return a value as a cell that no program for tables calculates.
-
-    >>> safe_cell("=1+1"), safe_cell("lab/sst"), safe_cell(None)
-    ("'=1+1", 'lab/sst', '')
-    """
-    text = "" if value is None else str(value)
-    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+        texts = ("" if values[name] is None else str(values[name]) for name in _COLUMNS)
+        yield _csv_line([harmless_cell(text) for text in texts])
 
 
 def _csv_line(cells: tuple[str, ...] | list[str]) -> bytes:
