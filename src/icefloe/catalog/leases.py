@@ -113,11 +113,8 @@ class Lease:
         return self._credential_of(answer, container)
 
     def _credential_of(self, answer: OpenAnswer, container: str | None) -> CredentialAnswer:
-        if container is None:
-            return answer.credential
-        for granted in answer.containers:
-            if granted.prefix == container:
-                return granted.credential
+        if (credential := answer.credential_of(container)) is not None:
+            return credential
         problem = f"{self.handle.repository} does not refer to {container} any more"
         raise AccessDeniedError(f"{problem}: open the repository again")
 

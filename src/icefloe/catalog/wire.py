@@ -477,6 +477,16 @@ class OpenAnswer(Record):
     containers: tuple[ContainerAnswer, ...]
     refresh: Refresh
 
+    def credential_of(self, container: str | None) -> CredentialAnswer | None:
+        """Return the credential for a container by its prefix, or for the repository itself.
+
+        Return None if the repository does not refer to the container.
+        """
+        if container is None:
+            return self.credential
+        credentials = (part.credential for part in self.containers if part.prefix == container)
+        return next(credentials, None)
+
 
 class BucketCredentialRequest(Record, forbid_unknown_fields=True):
     """The rights that a credential for a bucket should have."""

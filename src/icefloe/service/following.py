@@ -145,11 +145,8 @@ async def reading_side(
 
 
 def _credential_in(answer: OpenAnswer, container: str | None) -> CredentialAnswer:
-    if container is None:
-        return answer.credential
-    for granted in answer.containers:
-        if granted.prefix == container:
-            return granted.credential
+    if (credential := answer.credential_of(container)) is not None:
+        return credential
     problem = f"{answer.repo.full_name} does not refer to {container} any more"
     raise AccessDeniedError(f"{problem}: begin the job again")
 
