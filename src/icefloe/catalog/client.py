@@ -368,7 +368,7 @@ def _show_code(link: str, code: str) -> None:
     """Show where to approve a login, in a notebook as a link."""
     text = f"Open {link} and check that it shows the code {code}"
     if "IPython" in sys.modules and _is_notebook():
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
+        from IPython.display import HTML, display
 
         shown = escaped_html(link)
         display(
