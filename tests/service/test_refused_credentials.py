@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2 as httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 import zarr
 
 import icefloe
 from tests.service.client_world import CHUNK, LENGTH, World, check_cube, make_cube, world
-from tests.service.pages_world import browser_of
+from tests.service.pages_world import browser_of, make_map, map_values
 from tests.support.proxy import CuttingProxy, LoseResponse, cutting_proxy
 from tests.support.servers import S3Endpoint, seaweedfs_gateway
 
@@ -148,20 +150,85 @@ def test_awaited_reads_go_on_as_well(town: Town, name: str, values: Any) -> None
     assert town.renewals == len(FACTORS)
 
 
-def test_pages_go_on_as_well(town: Town, name: str, values: Any) -> None:
+def test_pages_and_data_go_on_as_well(town: Town, name: str, values: Any) -> None:
+    make_map(town, name_of_map := f"map-{name}", "tapes")
+    part = slice(CHUNK, 2 * CHUNK)
+    point = map_values()[1, 9, 18]
+    data = f"api/v1/data/scans?i.dim_0={part.start}:{part.stop}&format=arrow"
+
+    def is_part(factor: int, content: bytes) -> bool:
+        return np.array_equal(np.frombuffer(content, "<i4"), values[part] * factor)
+
+    def is_table(content: bytes) -> bool:
+        table = pa.ipc.open_stream(content).read_all()
+        return np.array_equal(table["scans"].to_numpy(), values[part] * 3)
+
+    # Each pair of a person and a repository has credentials of its own, which are all refused.
+    checks: list[tuple[str, str, str, Callable[[bytes], bool]]] = [
+        ("ada", name, "zarr/{}@main/tapes/c/1", lambda content: is_part(2, content)),
+        ("bob", name, f"repos/{{}}/{data}", is_table),
+        ("cid", name, "repos/{}/picture/tapes", lambda content: len(content) > 1000),
+        (
+            "ada",
+            name_of_map,
+            "repos/{}/tiles/t2m/0/0/0.png?range=0,2052",
+            lambda content: content[1:4] == b"PNG",
+        ),
+        (
+            "bob",
+            name_of_map,
+            "repos/{}/api/v1/data/t2m?i.time=1&lat=0&lon=180",
+            lambda content: f'"values": {point:.0f}}}' in content.decode(),
+        ),
+        (
+            "cid",
+            name_of_map,
+            "repos/{}/fragment/statistics/t2m",
+            lambda content: b"Exact" in content,
+        ),
+    ]
+    browsers = {person: browser_of(town, person) for person in ("ada", "bob", "cid")}
+    for person, repository, *_ in checks:
+        assert browsers[person].get(f"/repos/lab/{repository}/").status_code == 200
+    town.restart()
+    for person, repository, path, is_right in checks:
+        response = browsers[person].get("/" + path.format(f"lab/{repository}"))
+        assert response.status_code == 200, (path, response.text)
+        assert is_right(response.content), (path, response.content)
+
+
+def test_addresses_of_a_plan_are_good_again_after_a_read(
+    town: Town, name: str, values: Any
+) -> None:
     browser = browser_of(town, "cid")
 
-    def read(array: str, chunk: int) -> Any:
-        response = browser.get(f"/zarr/lab/{name}@main/{array}/c/{chunk}")
-        assert response.status_code == 200, response.text
-        return np.frombuffer(response.content, "<i4")
+    def plan() -> Any:
+        (chunk,) = browser.get(f"/repos/lab/{name}/plan/tapes?i.dim_0=0").json()["chunks"]
+        return chunk
 
-    for chunk in range(2):
-        part = slice(CHUNK * chunk, CHUNK * (chunk + 1))
-        for array in FACTORS:
-            np.testing.assert_array_equal(read(array, chunk), part_of(values, array, part))
-        assert browser.get(f"/repos/lab/{name}/picture/tapes").status_code == 200
-        town.restart()
+    def fetch(chunk: Any) -> httpx.Response:
+        return httpx.get(chunk["url"], headers=chunk["headers"], trust_env=False)
+
+    assert np.array_equal(np.frombuffer(fetch(plan()).content, "<i4"), values[:CHUNK] * 2)
+    town.restart()
+    # The service hears of the restart when it reads something itself.
+    assert fetch(plan()).status_code == 403
+    key = browser.get(f"/zarr/lab/{name}@main/tapes/c/0")
+    assert np.array_equal(np.frombuffer(key.content, "<i4"), values[:CHUNK] * 2)
+    assert fetch(plan()).content == key.content
+
+
+def test_pages_do_not_give_back_what_was_taken_away(town: Town, name: str, values: Any) -> None:
+    browser = browser_of(town, "cid")
+    data = f"/repos/lab/{name}/api/v1/data/tapes?i.dim_0=0"
+    assert browser.get(data).status_code == 200
+    (policy,) = town.client("eve").list_policies("archive")
+    town.client("eve").delete_policy("archive", policy.id)
+    town.restart()
+    refused = browser.get(data)
+    assert refused.status_code == 403, refused.text
+    town.client("eve").undo_policy("archive", policy.id)
+    assert browser.get(data).status_code == 200
 
 
 @pytest.mark.parametrize("is_awaited", [False, True], ids=["blocking", "awaited"])

@@ -21,7 +21,7 @@ from icefloe.catalog.model import (
     Subscription,
     SubscriptionKind,
 )
-from icefloe.catalog.stores import Renew, container_of, credentials_of, storage_of
+from icefloe.catalog.stores import container_of, credentials_of, storage_of
 from icefloe.catalog.wire import Access, ContainerAnswer, CredentialAnswer, FollowAnswer, OpenAnswer
 from icefloe.config import RepositoryConfig
 from icefloe.errors import (
@@ -30,7 +30,7 @@ from icefloe.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icefloe.records import Record, replace
+from icefloe.records import Record
 from icefloe.service.database import rows, tables
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_offers
@@ -136,37 +136,42 @@ async def reading_side(
         if refused is not None or (after is not None and service.clock() >= after):
             await asyncio.to_thread(check)
             answer = await open_now({} if refused is None else {container or "": refused})
-        return _credential_in(answer, container)
+        return credential_in(answer, container)
 
-    key, anchor = _register(renew), _Anchor()
-    weakref.finalize(anchor, _RENEWALS.pop, key, None)
-    side = side_of(answer, lambda container: _Renewal(key, container))
-    return replace(side, anchor=anchor), answer.containers
+    return side_of(answer, renew), answer.containers
 
 
-def _credential_in(answer: OpenAnswer, container: str | None) -> CredentialAnswer:
+type Renewing = Callable[[str | None, str | None], Coroutine[Any, Any, CredentialAnswer]]
+"""Returns the credential of a container; another one than that with a fingerprint, if given."""
+
+
+def credential_in(answer: OpenAnswer, container: str | None) -> CredentialAnswer:
+    """Return the credential of a container, by prefix, or of the repository itself."""
     if (credential := answer.credential_of(container)) is not None:
         return credential
     problem = f"{answer.repo.full_name} does not refer to {container} any more"
-    raise AccessDeniedError(f"{problem}: begin the job again")
+    raise AccessDeniedError(f"{problem}: open it again")
 
 
-def side_of(answer: OpenAnswer, renewal_of: Callable[[str | None], Renew] | None = None) -> Side:
+def side_of(answer: OpenAnswer, renew: Renewing | None = None) -> Side:
     """Return what an answer of the service lets one open: its containers, and no others.
 
-    `renewal_of` returns what renews the credential of a container, or of the repository itself.
+    `renew` is called in the present loop, for as long as the side is in use; without it,
+    credentials are not renewed.
     """
+    key, anchor = None, _Anchor()
+    if renew is not None:
+        key = _register(renew)
+        weakref.finalize(anchor, _RENEWALS.pop, key, None)
     config = RepositoryConfig(virtual_chunk_containers={})
     credentials = {}
     for container in answer.containers:
         config.set_virtual_chunk_container(container_of(container))
-        credentials[container.prefix] = credentials_of(
-            container.credential,
-            container.store.platform,
-            renewal_of and renewal_of(container.prefix),
-        )
-    own = renewal_of and renewal_of(None)
-    return Side(storage_of(answer.store, answer.credential, own), config, credentials)
+        renewal = _Renewal(key, container.prefix) if key else None
+        platform = container.store.platform
+        credentials[container.prefix] = credentials_of(container.credential, platform, renewal)
+    storage = storage_of(answer.store, answer.credential, _Renewal(key, None) if key else None)
+    return Side(storage, config, credentials, anchor)
 
 
 async def writing_side(service: Service, entry: Entry, config: RepositoryConfig) -> Side:
@@ -198,8 +203,6 @@ async def writing_storage(service: Service, bucket: Bucket, prefix: str) -> Stor
     return storage
 
 
-type _Renew = Callable[[str | None, str | None], Coroutine[Any, Any, CredentialAnswer]]
-"""Returns the credential of a container; another one than that with a fingerprint, if given."""
 _RENEWALS: Final[dict[str, Callable[[str | None, str | None], CredentialAnswer]]] = {}
 
 
@@ -207,7 +210,7 @@ class _Anchor:
     """Lives as long as the side of a repository: then its renewals are forgotten."""
 
 
-def _register(renew: _Renew) -> str:
+def _register(renew: Renewing) -> str:
     """Keep a function that renews credentials in the present loop; return its key."""
     loop, key = asyncio.get_running_loop(), random.token_hex(8)
 

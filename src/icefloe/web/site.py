@@ -27,7 +27,6 @@ from icefloe.errors import (
     IcefloeError,
     InvalidInputError,
     NotFoundError,
-    StorageError,
 )
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
@@ -93,19 +92,15 @@ class _StaticFiles(StaticFiles):
 class Site:
     """The pages of a repository.
 
-    `navigation` returns the HTML above each page where the pages are a part of a larger site. With
-    `raises_storage_errors`, that site handles failures of storages, which are shown otherwise.
+    `navigation` returns the HTML above each page where the pages are a part of a larger site.
     """
 
     def __init__(
         self,
         viewed: Viewed,
         navigation: Callable[[Request], str] = lambda _: "",
-        *,
-        raises_storage_errors: bool = False,
     ) -> None:
         self._viewed: Final = viewed
-        self._raised: Final = StorageError if raises_storage_errors else ()
         self._navigation: Final = navigation
         self._versions: Final = HistoryPages(viewed, self._page, self._answer)
 
@@ -200,8 +195,6 @@ class Site:
         version, node = self._array(request)
         try:
             figures = pictures.read_statistics(version, node)
-        except self._raised:
-            raise
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
             return self._fragment("problem_part.html", text=text)
@@ -242,8 +235,6 @@ class Site:
     ) -> Response:
         try:
             content = read(_index(request)).to_bytes()
-        except self._raised:
-            raise
         except IcefloeError as error:
             # Which containers are authorised is the same for all versions.
             text = problem_text(self._viewed.version(None), error, self._viewed.url)

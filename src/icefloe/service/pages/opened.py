@@ -3,8 +3,9 @@
 Every request is decided about with the facts of this moment. A repository that was opened before
 is used again only if the decision grants the very same: the same buckets, the same containers, by
 the same policies. Otherwise, and every few minutes, it is opened as the API opens it, by one
-`Opener`, with an entry in the audit. Credentials are read-only, those of the person, and are not
-renewed behind the back of a decision.
+`Opener`, with an entry in the audit. Credentials are read-only, those of the person. One that a
+store refuses before its end is replaced once, below all that pages and data do: that is an opening
+of its own, with the decision and the entry in the audit of one.
 """
 
 import asyncio
@@ -20,14 +21,15 @@ from starlette.routing import Match, Route
 
 from icefloe.api.repository import Repository
 from icefloe.catalog.handles import repository_url
-from icefloe.catalog.wire import OpenAnswer, OpenRequest
+from icefloe.catalog.wire import CredentialAnswer, OpenAnswer, OpenRequest
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.credentials.refresh import Deadline
 from icefloe.effects import run_blocking
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, StorageError
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import Record, replace
+from icefloe.service.derivation import Side
 from icefloe.service.domain.decide import Granted, decide
-from icefloe.service.following import side_of
+from icefloe.service.following import credential_in, side_of
 from icefloe.service.http.access import Permit, actor_of
 from icefloe.service.http.repositories import open_with_audit
 from icefloe.service.pages.site import ZARR, navigation_of
@@ -86,20 +88,38 @@ class ServedRepository(Viewed):
         return Recipe("Zarr over HTTP, with a token", "\n".join(lines))
 
 
+class _Lease:
+    """The last answer for a repository that is open: its stores get their credentials here."""
+
+    def __init__(self, permit: Permit, answer: OpenAnswer) -> None:
+        self.permit = permit
+        """That of the newest request which uses the repository."""
+        self.answer = answer
+        self._lock: Final = asyncio.Lock()
+
+    async def renew(self, container: str | None, refused: str | None) -> CredentialAnswer:
+        """Return the credential of a container; another one than that which a store refused."""
+        async with self._lock:
+            present = credential_in(self.answer, container).fingerprint
+            if refused is not None and present == refused:
+                request = OpenRequest(refused={container or "": refused})
+                self.answer = (await open_with_audit(self.permit, request)).answer
+            return credential_in(self.answer, container)
+
+
 class _Kept(Record, eq=False):
     """An open repository, and what it was opened by."""
 
-    answer: OpenAnswer
+    lease: _Lease
+    side: Side
     basis: tuple[Any, ...]
     deadline: Deadline
     viewed: Viewed
     site: Site
     routes: list[Route]
-    is_replacement: bool = False
-    """Whether a store refused the credentials of the one before: this one is not replaced so."""
 
     def __repr__(self) -> str:
-        return f"_Kept({self.answer.repo.full_name!r})"
+        return f"_Kept({self.viewed.name!r})"
 
 
 class _Slot:
@@ -148,36 +168,27 @@ class OpenedRepositories:
         slot = self._slot(permit)
         async with slot.turns:
             kept = await self._open(slot, permit)
-            try:
-                response = await self._in_thread(work, kept)
-            except StorageError as error:
-                if isinstance(error, NotFoundError) or kept.is_replacement:
-                    raise
-                # The store may have ended the credentials before their time: others decide.
-                kept = await self._open(slot, permit, refused=kept)
-                response = await self._in_thread(work, kept)
+            response = await self._in_thread(work, kept)
         if "cache-control" in response.headers:
             # The next person at this browser may not see it: it is asked for again each time.
             response.headers["cache-control"] = "private, no-cache"
         return response
 
-    async def _in_thread[T, R](self, work: Callable[[T], R], argument: T) -> R:
+    async def _in_thread[**P, R](
+        self, work: Callable[P, R], *arguments: P.args, **options: P.kwargs
+    ) -> R:
         async with self._turns:
-            return await run_in_threadpool(work, argument)
+            return await run_in_threadpool(work, *arguments, **options)
 
-    async def _open(self, slot: _Slot, permit: Permit, refused: _Kept | None = None) -> _Kept:
-        """Return a repository that is open; raise the error of the API if it may not be.
-
-        Another one is opened in the place of the one whose credentials a store refused.
-        """
+    async def _open(self, slot: _Slot, permit: Permit) -> _Kept:
+        """Return a repository that is open; raise the error of the API if it may not be."""
         async with slot.lock:
             kept, basis = slot.kept, self._basis_now(permit)
-            is_refused = kept is not None and kept is refused
             is_over = kept is None or kept.deadline.is_over(self._service.clock)
-            if kept is None or is_over or is_refused or kept.basis != basis:
+            if kept is None or is_over or kept.basis != basis:
                 slot.kept = None  # if this fails, nobody gets the former one
-                request = OpenRequest(refused=_fingerprints(kept) if kept and is_refused else {})
-                slot.kept = kept = await self._open_again(permit, kept, request)
+                slot.kept = kept = await self._open_again(permit, kept)
+            kept.lease.permit = permit
             return kept
 
     def _slot(self, permit: Permit) -> _Slot:
@@ -200,38 +211,30 @@ class OpenedRepositories:
         verdict = decide(actor, permit.action, permit.resource, permit.remembered)
         return _basis(permit, verdict.granted) if verdict.allowed else None
 
-    async def _open_again(
-        self, permit: Permit, former: _Kept | None, request: OpenRequest
-    ) -> _Kept:
+    async def _open_again(self, permit: Permit, former: _Kept | None) -> _Kept:
         """Open a repository as the API does; keep the object if its credentials are the same."""
         clock = self._service.clock
         asked_at = clock()
-        opened = await open_with_audit(permit, request)
+        opened = await open_with_audit(permit, OpenRequest())
         answer, left = opened.answer, opened.answer.refresh.seconds_left
         life = _KEPT if left is None else min(_KEPT, timedelta(seconds=left))
         basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
-        if former is not None and replace(answer, refresh=former.answer.refresh) == former.answer:
-            return replace(former, basis=basis, deadline=deadline, is_replacement=False)
-        viewed = await self._in_thread(self._viewed, answer)
-        # A store may have ended the credentials before their time.
-        site = Site(viewed, navigation_of, raises_storage_errors=True)
-        is_replacement = bool(request.refused)
-        return _Kept(answer, basis, deadline, viewed, site, site.routes(), is_replacement)
+        if former is not None:
+            known = former.lease.answer
+            if replace(answer, refresh=known.refresh) == known:
+                return replace(former, basis=basis, deadline=deadline)
+        lease = _Lease(permit, answer)
+        side = side_of(answer, lease.renew)
+        viewed = await self._in_thread(self._viewed, side, answer)
+        site = Site(viewed, navigation_of)
+        return _Kept(lease, side, basis, deadline, viewed, site, site.routes())
 
-    def _viewed(self, answer: OpenAnswer) -> Viewed:
+    def _viewed(self, side: Side, answer: OpenAnswer) -> Viewed:
         """Open a repository with the containers and credentials of an answer only."""
-        side = side_of(answer)
         config = side.config.merge(RepositoryConfig(caching=_CACHES))
         repository, entry = replace(side, config=config).open(), answer.repo
         url = self._service.settings.url
         return ServedRepository(repository, entry.full_name, url, entry.description)
-
-
-def _fingerprints(kept: _Kept) -> dict[str, str]:
-    """Return the credentials of a repository as the API names those that a store refused."""
-    answer = kept.answer
-    of_containers = {part.prefix: part.credential.fingerprint for part in answer.containers}
-    return {"": answer.credential.fingerprint, **of_containers}
 
 
 def _basis(permit: Permit, granted: tuple[Granted, ...]) -> tuple[Any, ...]:
