@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from http import HTTPStatus
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, expect
+import zarr
+from playwright.sync_api import Browser, Page, Response, ViewportSize, expect
 
+import icefloe
 from icefloe.web.versions import Viewed
 from tests.support.chromium import chromium, serious_problems
 from tests.support.http_server import ScriptedHandler, scripted_server
@@ -125,6 +128,30 @@ def test_the_keyboard_moves_the_pointer(page: Page) -> None:
     expect(page.locator(".picture .status")).to_contain_text("at lat 10")
     page.keyboard.press("Enter")
     expect(page.locator(".series")).to_be_visible()
+
+
+def test_a_page_with_a_picture_of_noise_is_light_and_exact(browser: Browser) -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    noise = np.random.default_rng(0).normal(size=(1024, 1024))
+    with repository.transaction("main", message="data") as store:
+        zarr.create_array(store, name="noise", data=noise)
+    with served(Viewed(repository, "x", "x")) as root:
+        page = browser.new_page(base_url=root)
+        responses: list[Response] = []
+        page.on("response", lambda response: responses.append(response))  # noqa: PLW0108
+        open_picture(page, "/node/noise")
+        page.wait_for_load_state("networkidle")
+        sizes = [response.request.sizes() for response in responses]
+        assert sum(s["responseBodySize"] + s["responseHeadersSize"] for s in sizes) < 400_000
+        page.locator(".canvas").focus()
+        page.keyboard.press("ArrowUp")
+        row, column = 2 * 255, 2 * 256  # every second value is drawn
+        text = f"{float(f'{np.float32(noise[row, column]):.6g}'):g} at dim_0 {row}, dim_1 {column}"
+        expect(page.locator(".picture .status")).to_have_text(text)
+        page.get_by_text("Values as a table").click()
+        first = page.locator(".values tbody td").first
+        expect(first).to_have_text(f"{float(f'{np.float32(noise[0, 0]):.6g}'):g}")
+        page.close()
 
 
 def test_values_are_also_a_table(page: Page) -> None:

@@ -461,7 +461,7 @@ def test_chunks_changed_since_a_version(client: httpx.Client) -> None:
         ("/diff/t?from=v1", 400),
         ("/diff/nope?from=v1&to=main", 404),
         ("/difference/nope?from=v1&to=main", 422),
-        ("/difference/t", 422),
+        ("/difference/t", 400),
         ("/difference/t?from=v1&to=main&index=1", 422),
         ("/difference/t?from=v1&to=main&index=99,0,0", 422),
         ("/history?page=x", 400),

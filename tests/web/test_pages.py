@@ -2,6 +2,8 @@
 
 import html
 import re
+from importlib.resources import files
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -134,3 +136,29 @@ def test_other_host_names_are_refused(client: httpx.Client) -> None:
 def test_nothing_can_be_changed(client: httpx.Client) -> None:
     for path in ("/", "/node/t2m", "/zarr/cube@main/zarr.json"):
         assert client.post(path).status_code == 405
+
+
+def test_static_files_are_compressed_and_sent_once(client: httpx.Client) -> None:
+    path = "/static/vendor/uplot.min.js"
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    small = client.get(path, headers={"accept-encoding": "br, gzip;q=0.8"})
+    assert "content-encoding" not in plain.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.content == plain.content  # the client decompresses it
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+    assert plain.headers["vary"] == small.headers["vary"] == "accept-encoding"
+    assert plain.headers["etag"] != small.headers["etag"]
+    assert small.headers["content-type"].startswith("text/javascript")
+    again = {"accept-encoding": "gzip", "if-none-match": f'"x", W/{small.headers["etag"]}'}
+    assert client.get(path, headers=again).status_code == 304
+    refused = client.get(path, headers={"accept-encoding": "gzip;q=0"})
+    assert "content-encoding" not in refused.headers
+    assert client.head(path).headers["content-length"] == small.headers["content-length"]
+    assert client.post(path).status_code == 405
+    for other in ("/static/", "/static/nope.js", "/static/%2e%2e/site.py", "/static/vendor"):
+        assert client.get(other).status_code == 404
+
+
+def test_our_files_are_small() -> None:
+    folder = Path(str(files("icefloe.web") / "static"))
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 250_000

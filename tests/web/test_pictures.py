@@ -1,18 +1,26 @@
 """The numbers of pictures, compared with xarray."""
 
+import gzip
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2 as httpx
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
+from starlette.testclient import TestClient
 
 import icefloe
 from icefloe.format.nodes import ArrayNode
 from icefloe.records import replace
+from icefloe.web import packing
 from icefloe.web.nodes import ArrayFacts, facts_of, find_node
+from icefloe.web.packing import pack
 from icefloe.web.pictures import (
     MOST_BYTES,
     MOST_CHUNKS,
@@ -21,6 +29,7 @@ from icefloe.web.pictures import (
     make_plan,
     read_statistics,
 )
+from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from tests.web.conftest import example_data
 
@@ -29,8 +38,21 @@ def picture(client: httpx.Client, path: str) -> tuple[dict[str, Any], NDArray[np
     content = client.get(path).raise_for_status().content
     length = int.from_bytes(content[:4], "little")
     header = json.loads(content[4 : 4 + length])
+    if "levels" in header:
+        return header, unpack(content[4 + length :], header["levels"], header["shape"])
     values = np.frombuffer(content[4 + length :], "<f4").reshape(header["shape"])
     return header, values
+
+
+def unpack(content: bytes, levels: int, shape: Sequence[int]) -> NDArray[np.float32]:
+    """Return packed values, as the script of the pages does it."""
+    table = np.frombuffer(content, "<f4", levels)
+    planes = np.frombuffer(content, np.uint8, offset=table.nbytes).reshape(-1, *shape)
+    weights = 256 ** np.arange(len(planes))
+    codes = (planes * weights[:, None, None]).sum(axis=0)
+    steps = np.where(codes % 2, -(codes + 1) // 2, codes // 2)
+    values: NDArray[np.float32] = table[np.cumsum(steps, axis=1) % levels]
+    return values
 
 
 def test_a_map_has_the_values_of_its_step(client: httpx.Client) -> None:
@@ -43,6 +65,65 @@ def test_a_map_has_the_values_of_its_step(client: httpx.Client) -> None:
     assert header["range"]["missing"] == 1
     assert header["range"]["max"] == np.nanmax(expected)
     assert header["units"] == "K"
+
+
+def noise(side: int = 512) -> NDArray[np.float32]:
+    values = np.random.default_rng(0).normal(size=(side, side)).astype("f4")
+    values[7, 8] = np.nan
+    values[9] = 1e30  # a marker of missing values that nobody declared
+    return values
+
+
+def test_packed_values_are_few_bytes_and_near() -> None:
+    values = noise()
+    packed = pack(values)
+    assert len(gzip.compress(packed.content, 6)) <= packing.MOST_BYTES
+    shown = unpack(packed.content, packed.levels, values.shape)
+    np.testing.assert_array_equal(np.isnan(shown), np.isnan(values))
+    difference = np.abs(shown.astype("f8") - values)
+    assert np.nanmax(difference) == packed.rounding
+    usual = np.abs(values) < 2  # the range without outliers is about 4
+    assert difference[usual].max() < 4 / 200
+
+
+@given(
+    npst.arrays(
+        np.float32,
+        npst.array_shapes(min_dims=2, max_dims=2, max_side=90),
+        elements=st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, np.nan, np.inf, 3e38]),
+        fill=st.nothing(),
+    )
+)
+def test_packing_loses_nothing_of_few_values(values: NDArray[np.float32]) -> None:
+    packed = pack(values)
+    shown = unpack(packed.content, packed.levels, values.shape)
+    assert packed.rounding == 0
+    np.testing.assert_array_equal(shown, np.where(np.isfinite(values), values, np.nan))
+
+
+def test_what_did_not_change_is_zero_exactly() -> None:
+    values = noise()
+    values[:100] = 0
+    packed = pack(values)
+    assert (unpack(packed.content, packed.levels, values.shape)[:100] == 0).all()
+
+
+def test_exact_values_of_a_picture() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repository.transaction("main", message="data") as store:
+        zarr.create_array(store, name="a", data=noise())
+    site = create_site(Viewed(repository, "x", "x"))
+    with TestClient(site, base_url="http://localhost") as client:
+        header, shown = picture(client, "/picture/a")
+        assert 0 < np.abs(shown - noise())[:7].max() <= header["rounding"]
+        before = repository.storage.request_counts().get_ranges
+        _, exact = picture(client, "/picture/a?rows=3,7&columns=0,8,511")
+        np.testing.assert_array_equal(exact, noise()[np.ix_([3, 7], [0, 8, 511])])
+        assert repository.storage.request_counts().get_ranges == before  # the picture was kept
+        for part in ("rows=512&columns=0", "rows=-1&columns=0", "rows=x&columns=0"):
+            assert client.get(f"/picture/a?{part}").status_code == 422
+        many = ",".join("0" * 65)
+        assert client.get(f"/picture/a?rows={many}&columns=0").status_code == 422
 
 
 def test_versions_have_their_own_values(client: httpx.Client) -> None:

@@ -22,6 +22,7 @@ from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import absolute_path
 from icefloe.records import Record
 from icefloe.web import data, formats, nodes, pictures, plans, tiles
+from icefloe.web.answers import has_tag
 from icefloe.web.formats import MEDIA_TYPES, Format
 from icefloe.web.selection import COORDINATE, parse_query
 from icefloe.web.versions import Version, Viewed
@@ -102,7 +103,7 @@ class DataSite:
         version, node = self._node(request)
         form = _format(request)
         headers = self._kept(version, form) | {"vary": "accept"}
-        if _has(request, headers["etag"]):
+        if has_tag(request, headers["etag"]):
             return Response(status_code=304, headers=headers)
         decode = _decode(request, form)
         query = parse_query(request.query_params.multi_items(), _OF_DATA)
@@ -122,7 +123,7 @@ class DataSite:
     def _tile(self, request: Request) -> Response:
         version, node = self._array(request)
         headers = self._kept(version, "png")
-        if _has(request, headers["etag"]):
+        if has_tag(request, headers["etag"]):
             return Response(status_code=304, headers=headers)
         query = parse_query(request.query_params.multi_items(), _OF_TILES)
         style = tiles.parse_style(request.query_params, nodes.attributes_of(node))
@@ -247,11 +248,6 @@ def _usual_range(version: Version, opened: tiles.TileArray) -> str:
     if least == greatest:
         least, greatest = least - 0.5, greatest + 0.5
     return f"{least:.10g},{greatest:.10g}"
-
-
-def _has(request: Request, tag: str) -> bool:
-    known = request.headers.get("if-none-match", "")
-    return tag in [part.strip().removeprefix("W/") for part in known.split(",")]
 
 
 def root_address(request: Request) -> str:

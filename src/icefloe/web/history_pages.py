@@ -1,8 +1,7 @@
 """Pages about versions: the history, a commit, and the difference of two versions."""
 
 import json
-from collections.abc import Callable
-from threading import Lock
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from icefloe.repo.snapshot_info import SnapshotInfo
 from icefloe.web import differences, diffs, history, nodes, pictures, regions
 from icefloe.web.chunks import Cells
 from icefloe.web.diffs import ArrayComparison
+from icefloe.web.recent import Recent
 from icefloe.web.versions import Version, Viewed
 
 _MOST_KEPT: Final = 4
@@ -38,7 +38,10 @@ class MakeNumbers(Protocol):
     """A function that answers with the values of a picture, or with the reason for none."""
 
     def __call__(
-        self, request: Request, read: Callable[[list[int] | None], pictures.Picture]
+        self,
+        request: Request,
+        versions: Sequence[Version],
+        read: Callable[[list[int] | None], pictures.Picture],
     ) -> Response:
         """Return the values; `read` has the index of the request as its argument."""
         ...
@@ -70,8 +73,7 @@ class HistoryPages:
         self._viewed: Final = viewed
         self._page: Final = page
         self._numbers: Final = numbers
-        self._kept: dict[tuple[str, str, str], ArrayComparison] = {}
-        self._lock: Final = Lock()
+        self._kept: Final = Recent[tuple[str, str, str], ArrayComparison](_MOST_KEPT)
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages, below the root of the repository."""
@@ -151,15 +153,16 @@ class HistoryPages:
     def difference(self, request: Request) -> Response:
         """Return the difference of the values of two versions of an array."""
 
+        before, after, path = self._compared(request)
+
         def read(index: list[int] | None) -> pictures.Picture:
-            before, after, path = self._compared(request)
             old, new = diffs.find_pair(before, after, path)
             if not isinstance(old, ArrayNode) or not isinstance(new, ArrayNode):
                 raise NodeNotFoundError(f"{path} is no array of both versions", path=path)
             comparison = self._compare(before, after, old, new)
             return differences.read_difference(comparison, index)
 
-        return self._numbers(request, read)
+        return self._numbers(request, (before, after), read)
 
     def since(self, version: Version, node: ArrayNode, name: str) -> Since:
         """Find the chunks of an array that changed since another version."""
@@ -197,15 +200,7 @@ class HistoryPages:
     ) -> ArrayComparison:
         """Compare an array, unless that was done for the page whose picture is asked for."""
         place = (before.session.snapshot_id, after.session.snapshot_id, new.path)
-        with self._lock:
-            kept = self._kept.get(place)
-        if kept is None:
-            kept = diffs.compare_array(before, after, old, new)
-            with self._lock:
-                self._kept[place] = kept
-                while len(self._kept) > _MOST_KEPT:
-                    del self._kept[next(iter(self._kept))]
-        return kept
+        return self._kept.get(place, lambda: diffs.compare_array(before, after, old, new))
 
 
 def _page_number(request: Request) -> int:

@@ -23,6 +23,7 @@ from icefloe.format.paths import child_path, node_name, parent_path
 from icefloe.pipeline.coverage import Axis
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.records import Record
+from icefloe.web import packing
 from icefloe.web.nodes import ArrayFacts, attributes_of, facts_of, item_bytes
 from icefloe.web.versions import Version
 
@@ -32,6 +33,8 @@ MOST_BYTES: Final = 64 << 20
 """How many bytes of decoded chunks a picture may need."""
 MOST_CHUNKS: Final = 1024
 """How many chunks a picture may need."""
+MOST_EXACT: Final = 64
+"""How many rows and columns of a picture are asked for exactly."""
 _MOST_COORDINATES: Final = 1_000_000
 """Coordinates of a longer dimension are not read; its steps are numbers then."""
 _REGULAR: Final = 0.01
@@ -99,11 +102,28 @@ class Picture(Record, eq=False):
         """Return the length of the header in 4 bytes, the header as JSON, and the values.
 
         The header ends in blanks, so that the values begin at a multiple of 4 bytes. All numbers
-        have the lowest byte first.
+        have the lowest byte first. If the header has `levels`, the values are packed.
         """
-        header = json.dumps(self.header, allow_nan=False).encode()
-        header += b" " * (-len(header) % 4)
-        return len(header).to_bytes(4, "little") + header + self.values.astype("<f4").tobytes()
+        header, content = dict(self.header), self.values.astype("<f4").tobytes()
+        if self.values.size > packing.MOST_PLAIN:
+            packed = packing.pack(self.values)
+            header |= {"levels": packed.levels, "rounding": packed.rounding}
+            content = packed.content
+        text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 4)
+        return len(text).to_bytes(4, "little") + text + content
+
+    def exact(self, rows: Sequence[int], columns: Sequence[int]) -> "Picture":
+        """Return the values of some rows and columns; there are so few that they are not packed.
+
+        Raise `InvalidInputError` for rows and columns that the picture does not have.
+        """
+        for numbers, count in zip((rows, columns), self.values.shape, strict=True):
+            if len(numbers) > MOST_EXACT or not all(0 <= number < count for number in numbers):
+                problem = f"a part of this picture has at most {MOST_EXACT} rows and columns"
+                raise InvalidInputError(f"{problem}, each from 0 to {count - 1}")
+        values = self.values[np.ix_(rows, columns)]
+        return Picture(values, {"shape": list(values.shape), "units": self.header["units"]})
 
 
 # Planning

@@ -5,10 +5,8 @@ script or a style of its own: the policy of the answers forbids both.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,8 +17,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
 
 from icefloe.errors import (
     AccessDeniedError,
@@ -33,11 +29,13 @@ from icefloe.format.paths import absolute_path
 from icefloe.printable import printable
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
+from icefloe.web.answers import StaticFiles, compressed
 from icefloe.web.archive_pages import ArchivePages
 from icefloe.web.data_site import DataSite, download_fields, root_address
 from icefloe.web.dependencies import problem_text
 from icefloe.web.history_pages import HistoryPages
 from icefloe.web.origins import DataForOrigins
+from icefloe.web.recent import Recent
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -54,6 +52,8 @@ _LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _LONGEST_TEXT: Final = 2_000
 """How many characters of an attribute a page shows."""
 _YEAR_SECONDS: Final = 365 * 86_400
+_MOST_PICTURES: Final = 4
+"""How many pictures are kept, for the exact values of a point: 1 MiB each at most."""
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 
 
@@ -77,16 +77,7 @@ def create_site(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Starlette:
 
 def static_files() -> Mount:
     """Return the route of style sheets and scripts, at the root of whatever site has the pages."""
-    return Mount("/static", _StaticFiles(directory=Path(str(files("icefloe.web") / "static"))))
-
-
-class _StaticFiles(StaticFiles):
-    """Files that browsers keep, and ask about before they use them again."""
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
-        response.headers["cache-control"] = "no-cache"
-        return response
+    return Mount("/static", StaticFiles())
 
 
 class Site:
@@ -102,6 +93,7 @@ class Site:
     ) -> None:
         self._viewed: Final = viewed
         self._navigation: Final = navigation
+        self._pictures: Final = Recent[tuple[Hashable, ...], pictures.Picture](_MOST_PICTURES)
         self._versions: Final = HistoryPages(viewed, self._page, self._answer)
 
     def routes(self) -> list[Route]:
@@ -169,7 +161,9 @@ class Site:
         """Show how many chunks an array has, and where."""
         version, node = self._array(request)
         if "short" in request.query_params:
-            return self._fragment("chunk_counts.html", counts=chunks.read_counts(version, node))
+            return self._fragment(
+                request, "chunk_counts.html", counts=chunks.read_counts(version, node)
+            )
         grid = chunks.read_grid(version, node)
         facts = nodes.facts_of(node)
         name = request.query_params.get("since", "").strip()
@@ -187,7 +181,12 @@ class Site:
         drawing = json.dumps(values, separators=(",", ":"))
         axes = [None if axis is None else facts.dimensions[axis] for axis in drawn]
         return self._fragment(
-            "chunk_grid.html", counts=grid.counts, drawing=drawing, axes=axes, since=since
+            request,
+            "chunk_grid.html",
+            counts=grid.counts,
+            drawing=drawing,
+            axes=axes,
+            since=since,
         )
 
     def statistics_fragment(self, request: Request) -> Response:
@@ -197,9 +196,9 @@ class Site:
             figures = pictures.read_statistics(version, node)
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
-            return self._fragment("problem_part.html", text=text)
+            return self._fragment(request, "problem_part.html", text=text)
         units = nodes.facts_of(node).units
-        return self._fragment("statistics.html", figures=figures, units=units)
+        return self._fragment(request, "statistics.html", figures=figures, units=units)
 
     # Data
 
@@ -228,18 +227,33 @@ class Site:
         read: Callable[[Version, ArrayNode, list[int] | None], pictures.Picture],
     ) -> Response:
         version, node = self._array(request)
-        return self._answer(request, lambda index: read(version, node, index))
+        return self._answer(request, (version,), lambda index: read(version, node, index))
 
     def _answer(
-        self, request: Request, read: Callable[[list[int] | None], pictures.Picture]
+        self,
+        request: Request,
+        versions: Sequence[Version],
+        read: Callable[[list[int] | None], pictures.Picture],
     ) -> Response:
+        """Return a picture, or the exact values of some rows and columns of it."""
+        asked = request.query_params
+        place = (
+            request.url.path,
+            tuple(version.session.snapshot_id for version in versions),
+            asked.get("index"),
+            asked.get("along"),
+        )
         try:
-            content = read(_index(request)).to_bytes()
+            picture = self._pictures.get(place, lambda: read(_numbers(request, "index")))
+            rows, columns = _numbers(request, "rows"), _numbers(request, "columns")
+            if rows is not None and columns is not None:
+                picture = picture.exact(rows, columns)
+            content = picture.to_bytes()
         except IcefloeError as error:
             # Which containers are authorised is the same for all versions.
             text = problem_text(self._viewed.version(None), error, self._viewed.url)
             return PlainTextResponse(text, 422, HEADERS)
-        return Response(content, headers=HEADERS, media_type="application/octet-stream")
+        return compressed(request, content, HEADERS, media_type="application/octet-stream")
 
     def zarr(self, request: Request) -> Response:
         """Return a key of a version of this repository, as Zarr stores it."""
@@ -301,20 +315,22 @@ class Site:
             parameters = ({"version": chosen} if chosen else {}) | query
             return _url(root + path, **parameters)
 
+        navigation = self._navigation(request)
         text = _render(
             template,
             viewed=self._viewed,
             version=version,
             version_names=list(self._viewed.version_names()),
             link=link,
-            navigation=self._navigation(request),
+            navigation=navigation,
             origin=root_address(request),
             **values,
         )
-        return HTMLResponse(text, headers=HEADERS)
+        # The navigation of a larger site may have secrets.
+        return HTMLResponse(text, headers=HEADERS) if navigation else _html(request, text)
 
-    def _fragment(self, template: str, **values: Any) -> Response:
-        return HTMLResponse(_render(template, **values), headers=HEADERS)
+    def _fragment(self, request: Request, template: str, **values: Any) -> Response:
+        return _html(request, _render(template, **values))
 
     def problem(self, request: Request, error: Exception) -> Response:
         """Show an error as a page."""
@@ -349,6 +365,10 @@ def problem_part(request: Request, text: str, status: int) -> Response:
     return PlainTextResponse(text, status, HEADERS)
 
 
+def _html(request: Request, text: str) -> Response:
+    return compressed(request, text.encode(), HEADERS, media_type="text/html")
+
+
 def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]:
     """Return how an array is drawn, or why it cannot be."""
     try:
@@ -357,14 +377,15 @@ def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]
         return None, _problem_text(error)
 
 
-def _index(request: Request) -> list[int] | None:
-    text = request.query_params.get("index")
+def _numbers(request: Request, name: str) -> list[int] | None:
+    text = request.query_params.get(name)
     if not text:
         return None
     try:
-        return [int(step) for step in text.split(",")]
+        return [int(number) for number in text.split(",")]
     except ValueError:
-        raise InvalidInputError(f"an index is numbers with commas, not {text!r}") from None
+        problem = f"{name} has numbers with commas, not {text[:100]!r}"
+        raise InvalidInputError(problem) from None
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
+from icefloe.web.recent import Recent
 
 _MAIN: Final = "main"
 _MOST_SESSIONS: Final = 8
@@ -71,8 +71,7 @@ class Viewed:
         """How a user opens it elsewhere."""
         self.description: Final = description
         """What others say of the repository as a whole."""
-        self._sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
-        self._lock: Final = Lock()
+        self._sessions: Final = Recent[str, tuple[Session, dict[str, Any]]](_MOST_SESSIONS)
 
     def version(self, name: str | None) -> Version:
         """Return the version with a name; the branch `main`, or the first one, for None.
@@ -96,15 +95,9 @@ class Viewed:
 
     def _session(self, snapshot_id: str) -> tuple[Session, dict[str, Any]]:
         """Return the session of a snapshot, and the dimensions that were read through it."""
-        with self._lock:
-            kept = self._sessions.pop(snapshot_id, None)
-        if kept is None:
-            kept = self.repository.readonly_session(snapshot_id=snapshot_id), {}
-        with self._lock:
-            self._sessions[snapshot_id] = kept
-            while len(self._sessions) > _MOST_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-        return kept
+        return self._sessions.get(
+            snapshot_id, lambda: (self.repository.readonly_session(snapshot_id=snapshot_id), {})
+        )
 
     # The lines that people copy
 

@@ -23,17 +23,49 @@
     return table;
   }
 
-  // The answer begins with the length of its header; the values follow as 32-bit numbers.
+  // The answer begins with the length of its header. The values follow as 32-bit numbers, or packed:
+  // a table, and for each value the difference of its place in the table to that of its neighbour.
   async function readPicture(url, signal) {
     const response = await fetch(url, { signal });
     if (!response.ok) throw new Error(await response.text());
     const buffer = await response.arrayBuffer();
     const length = new DataView(buffer).getUint32(0, true);
     const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-    return { header, values: new Float32Array(buffer, 4 + length) };
+    if (!header.levels) return { header, values: new Float32Array(buffer, 4 + length) };
+    const table = new Float32Array(buffer, 4 + length, header.levels);
+    const bytes = new Uint8Array(buffer, 4 + length + table.byteLength);
+    const [rows, columns] = header.shape;
+    const count = rows * columns, hasHighBytes = header.levels > 256;
+    const values = new Float32Array(count);
+    for (let i = 0, place = 0; i < count; i++) {
+      if (i % columns === 0) place = 0;
+      const code = bytes[i] + (hasHighBytes ? bytes[count + i] << 8 : 0);
+      const step = code & 1 ? -(code + 1) / 2 : code / 2;
+      place = (place + step + header.levels) % header.levels;
+      values[i] = table[place];
+    }
+    return { header, values, table };
+  }
+
+  // By how much a packed value may differ from the exact one.
+  function roundingOf(value, table) {
+    let low = 0, high = table.length; // the missing ones come last
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (table[middle] <= value) low = middle; else high = middle;
+    }
+    const gaps = [table[low] - table[low - 1], table[low + 1] - table[low]];
+    return Math.max(...gaps.filter(Number.isFinite), 0) / 2;
   }
 
   const shown = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(6))) : "missing");
+
+  // A value with as many digits as its rounding allows.
+  function shownAbout(value, rounding) {
+    if (!Number.isFinite(value) || !rounding) return shown(value);
+    const digit = 10 ** Math.floor(Math.log10(rounding));
+    return `about ${shown(Math.round(value / digit) * digit)}`;
+  }
 
   let land = null;
   // The coast lines as lists of longitude and latitude, decoded from TopoJSON.
@@ -104,6 +136,7 @@
         const picture = await readPicture(this.url(this.element.dataset.picture), this.request.signal);
         this.header = picture.header;
         this.values = picture.values;
+        this.table = picture.header.rounding ? picture.table : null;
       } catch (error) {
         if (error.name !== "AbortError") this.status.textContent = error.message;
         return;
@@ -112,7 +145,7 @@
         slider.nextElementSibling.textContent = this.header.index[Number(slider.dataset.axis)].label;
       }
       await this.draw();
-      this.fillTable();
+      await this.fillTable();
       this.summary = this.describe();
       this.status.textContent = this.summary;
       this.element.dataset.milliseconds = Math.round(performance.now() - begun);
@@ -306,7 +339,27 @@
       const { rows: down, columns: right } = this.header.axes;
       const at = (axis, step) => `${axis.name} ${axis.values[step] === null ? "?" : shown(axis.values[step])}`;
       const value = this.values[row * columns + column];
-      this.status.textContent = `${shown(value)} ${Number.isFinite(value) ? this.header.units : ""} at ${at(down, row)}, ${at(right, column)}`;
+      const show = (text) => {
+        this.status.textContent = `${text} ${Number.isFinite(value) ? this.header.units : ""} at ${at(down, row)}, ${at(right, column)}`;
+      };
+      clearTimeout(this.rest);
+      if (!this.table || !Number.isFinite(value)) return show(shown(value));
+      show(shownAbout(value, roundingOf(value, this.table)));
+      const isThere = () => this.cursor?.[0] === row && this.cursor[1] === column;
+      this.rest = setTimeout(async () => { // the pointer rests: there is time for the exact value
+        try {
+          const [exact] = await this.exact([row], [column]);
+          if (isThere()) show(shown(exact));
+        } catch { /* the value stays "about" */ }
+      }, 120);
+    }
+
+    // The exact values of some rows and columns of a picture whose values are packed.
+    async exact(rows, columns) {
+      const request = this.request;
+      const { values } = await readPicture(
+        this.url(this.element.dataset.picture, `&rows=${rows.join(",")}&columns=${columns.join(",")}`), request.signal);
+      return values;
     }
 
     key(event) {
@@ -377,11 +430,26 @@
       new uPlot(plot, [steps, data], place);
     }
 
-    // At most 24 values in each direction, as a table for screen readers and for copying.
-    fillTable() {
-      const target = this.element.querySelector(".values div");
+    // At most 24 values in each direction, as a table for screen readers and for copying. Exact values
+    // are read when the table is opened.
+    async fillTable() {
+      const details = this.element.querySelector(".values"), target = details.querySelector("div");
       const [rows, columns] = this.header.shape;
       const some = (count) => Array.from({ length: Math.min(24, count) }, (_, i) => Math.floor((i * count) / Math.min(24, count)));
+      let valueAt = (row, column) => this.values[row * columns + column];
+      if (this.table) {
+        details.ontoggle = () => { if (details.open) this.fillTable(); };
+        if (!details.open) return;
+        target.textContent = "Reading …";
+        try {
+          const exact = await this.exact(some(rows), some(columns));
+          const places = [some(rows), some(columns)].map((numbers) => new Map(numbers.map((number, i) => [number, i])));
+          valueAt = (row, column) => exact[places[0].get(row) * places[1].size + places[1].get(column)];
+        } catch (error) {
+          if (error.name !== "AbortError") target.textContent = error.message;
+          return;
+        }
+      }
       const table = document.createElement("table");
       const { rows: down, columns: right } = this.header.axes;
       const head = table.createTHead().insertRow();
@@ -392,7 +460,7 @@
       for (const row of some(rows)) {
         const line = body.insertRow();
         line.append(cell("row", down ? shown(down.values[row] ?? NaN) : this.header.units || "value"));
-        for (const column of some(columns)) line.insertCell().textContent = shown(this.values[row * columns + column]);
+        for (const column of some(columns)) line.insertCell().textContent = shown(valueAt(row, column));
       }
       target.replaceChildren(table);
     }
