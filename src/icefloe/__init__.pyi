@@ -161,6 +161,7 @@ from .storage import (
     tigris_storage,
     user_agent,
 )
+from .storage.disk_cache import CacheStatistics, DiskCache, cache, current_cache
 from .transactions.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -197,6 +198,7 @@ __all__ = [
     "AzureRefreshableCredential",
     "AzureStaticCredentials",
     "BasicConflictSolver",
+    "CacheStatistics",
     "CachingConfig",
     "ChecksumAlgorithm",
     "ChunkManifestsConfig",
@@ -216,6 +218,7 @@ __all__ = [
     "Credentials",
     "Damage",
     "Diff",
+    "DiskCache",
     "ErrorKind",
     "ExpirationPlan",
     "ExportReport",
@@ -307,9 +310,11 @@ __all__ = [
     "azure_static_credentials",
     "azure_storage",
     "azure_store",
+    "cache",
     "check_storage",
     "check_storage_async",
     "containers_credentials",
+    "current_cache",
     "gcs_credentials",
     "gcs_from_env_credentials",
     "gcs_refreshable_credentials",

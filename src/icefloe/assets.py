@@ -49,6 +49,7 @@ from icefloe.storage.capabilities import sign_reads
 
 if TYPE_CHECKING:
     from icefloe.format.transaction_log import TransactionLog
+    from icefloe.storage.disk_cache import PlaceCache
 
 
 class ByteCache[K: Hashable, V]:
@@ -134,8 +135,15 @@ class Assets:
     each is given a nominal number of bytes, and files are counted by the bytes they take.
     """
 
-    def __init__(self, backend: Backend, config: EffectiveConfig, spec_version: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: EffectiveConfig,
+        spec_version: int,
+        kept: PlaceCache | None = None,
+    ) -> None:
         self._backend = backend
+        self._kept = kept
         self._spec_version = spec_version
         self._level = config.compression.level
         # The default level stands for what suits each kind of file best.
@@ -161,7 +169,12 @@ class Assets:
 
         async def load() -> Snapshot:
             try:
-                snapshot = await self._load(snapshot_key(snapshot_id), open_snapshot)
+                snapshot = await self._load(
+                    # Expiration replaces snapshots of spec 1.
+                    snapshot_key(snapshot_id),
+                    open_snapshot,
+                    is_immutable=self._spec_version > 1,
+                )
             except ObjectNotFoundError as missing:
                 raise _no_snapshot(snapshot_id) from missing
             _check_id(snapshot_key(snapshot_id), snapshot_id, snapshot.id)
@@ -182,7 +195,7 @@ class Assets:
         """
         key = snapshot_key(snapshot_id)
         try:
-            snapshot = await self._load(key, decode_snapshot)
+            snapshot = await self._load(key, decode_snapshot, is_immutable=False)
         except ObjectNotFoundError as missing:
             raise _no_snapshot(snapshot_id) from missing
         _check_id(key, snapshot_id, snapshot.id)
@@ -296,14 +309,19 @@ class Assets:
             byte_range = (chunk_id, offset, length)
             if (cached := self._chunks.get(byte_range)) is not None:
                 return cached
-        key = chunk_key(chunk_id)
+        key, stored_range = chunk_key(chunk_id), (offset, offset + length)
+        kept = None if self._kept is None else await self._kept.find(key, stored_range)
+        if kept is not None:
+            return kept
         try:
             # Not `get`: the state of an object that never changes is not worth asking for.
-            [data] = await self._backend.get_ranges(key, ((offset, offset + length),))
+            [data] = await self._backend.get_ranges(key, (stored_range,))
         except InvalidInputError as past_end:
             raise _too_short(key, offset, length) from past_end
         if len(data) != length:
             raise _too_short(key, offset, length)
+        if self._kept is not None:
+            await self._kept.keep(key, data, stored_range)
         if self._keeps_chunks:
             self._chunks.put(byte_range, data, len(data))
         return data
@@ -318,8 +336,17 @@ class Assets:
         """Write a chunk object; chunks are stored as they are, without any header."""
         await self._backend.put(chunk_key(chunk_id), data)
 
-    async def _load[T](self, key: str, decode: Callable[[Buffer], T], expected_bytes: int = 0) -> T:
-        data = (await self._backend.get(key)).data
+    async def _load[T](
+        self,
+        key: str,
+        decode: Callable[[Buffer], T],
+        expected_bytes: int = 0,
+        *,
+        is_immutable: bool = True,
+    ) -> T:
+        disk = self._kept if is_immutable else None
+        kept = None if disk is None else await disk.find(key)
+        data = (await self._backend.get(key)).data if kept is None else kept
         if len(data) < expected_bytes:
             raise StorageError(
                 f"{key!r} has {len(data)} bytes where {expected_bytes} were written:"
@@ -329,11 +356,15 @@ class Assets:
             )
         try:
             if len(data) < _OFFLOAD_BYTES:
-                return decode(data)
-            return await offload(lambda: self._decoders.run(lambda: decode(data)))
+                decoded = decode(data)
+            else:
+                decoded = await offload(lambda: self._decoders.run(lambda: decode(data)))
         except FormatError as damaged:
             damaged.add_note(f"key: {key}")
             raise
+        if disk is not None and kept is None:
+            await disk.keep(key, data)
+        return decoded
 
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
         await self._backend.put(

@@ -1,5 +1,6 @@
 """Results that people read: as text for terminals, as HTML for notebooks, as JSON for programs."""
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, zip_longest
@@ -8,6 +9,7 @@ from typing import Any, ClassVar, Final
 from icefloe.printable import escaped_html, printable
 from icefloe.records import MutableRecord, Record, asdict, field_names
 
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 _STYLE: Final = """<style>
@@ -30,6 +32,18 @@ def shown_bytes(count: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes, perhaps with a unit; raise `ValueError` for anything else.
+
+    >>> parse_bytes("256M"), parse_bytes("1.5 GB"), parse_bytes("512")
+    (268435456, 1610612736, 512)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not like 256M or 2G")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -32,6 +32,7 @@ from icefloe.cli.ingest import (
 )
 from icefloe.cli.versions import version_options
 from icefloe.pipeline.files import FILES_CHECKED
+from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
     from icefloe.pipeline.copying.layouts import CopyOptions
@@ -58,7 +59,6 @@ LevelOption = Annotated[
 ]
 
 _LEVELS: Final = {"zstd": 0, "gzip": 5, "blosc": 5}
-_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def ingest_native(
@@ -222,7 +222,7 @@ def _options(
         _compressors(codec, level),
         packing=packing,
         overwrite=overwrite,
-        memory_per_task=parse_bytes(memory),
+        memory_per_task=parse_memory(memory),
     )
 
 
@@ -251,12 +251,12 @@ def _compressors(codec: str, level: int | None) -> list[dict[str, Any]] | None:
     return [{"name": codec, "configuration": configuration}]
 
 
-def parse_bytes(text: str) -> int:
-    """Read a number of bytes, perhaps with a unit."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not like 256M or 2G", param_hint="--memory")
-    return int(match[1]) * _UNITS[match[2].upper()]
+def parse_memory(text: str) -> int:
+    """Read the memory of a task, perhaps with a unit."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
 def _show(report: Any, *, as_json: bool) -> None:

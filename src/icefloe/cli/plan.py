@@ -12,8 +12,8 @@ from icefloe.cli.native import (
     ChunksOption,
     MemoryOption,
     ShardsOption,
-    parse_bytes,
     parse_lengths,
+    parse_memory,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def plan(
             cores=count,
             chunks=parse_lengths(chunks, "--chunks"),
             shards=parse_lengths(shards, "--shards"),
-            memory_per_task=parse_bytes(memory),
+            memory_per_task=parse_memory(memory),
         )
         scan = planned.scan
     else:

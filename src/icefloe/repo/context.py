@@ -30,6 +30,7 @@ from icefloe.storage.storage import usual_settings
 
 if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential
+    from icefloe.storage.disk_cache import PlaceCache
     from icefloe.virtual_chunks.reader import VirtualReader
 
 
@@ -132,7 +133,12 @@ class RepoContext(Record, eq=False, dict=True):
         """
         config = settings.effective
         backend = storage.open(config.storage, attribution)
-        assets = Assets(backend, config, spec_version)
+        kept: PlaceCache | None = None
+        if not isinstance(storage.spec, LocalSpec | MemorySpec):
+            from icefloe.storage.disk_cache import cache_of
+
+            kept = cache_of(storage.spec)
+        assets = Assets(backend, config, spec_version, kept)
         ledger: Ledger
         if spec_version == 1:
             from icefloe.repo.ref_ledger import RefFilesLedger

@@ -20,6 +20,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
 from icefloe.records import Record, replace
 from icefloe.storage import Backend, Storage
+from icefloe.storage.disk_cache import PlaceCache, cache_of
 from icefloe.storage.guarded_http import guarded_http_spec
 from icefloe.storage.specs import (
     AzureSpec,
@@ -50,6 +51,8 @@ class Client(Record):
     backend: Backend
     is_near: bool
     """Whether it reads from this machine, so that requests cost next to nothing."""
+    kept: PlaceCache | None = None
+    """Keeps bytes of its objects on a local disk."""
 
 
 class Clients:
@@ -84,7 +87,8 @@ class Clients:
             if client is None:
                 storage = describe()
                 backend = storage.open(self._settings, self._attribution)
-                client = Client(key, backend, isinstance(storage.spec, LocalSpec))
+                is_near = isinstance(storage.spec, LocalSpec)
+                client = Client(key, backend, is_near, cache_of(storage.spec))
                 self._open[key] = client
                 self.opened += 1
                 if len(self._open) > self._most:

@@ -206,16 +206,24 @@ class Fetching:
         first, last = chunk.offset + start, chunk.offset + stop
         if last > _LARGEST_OFFSET:
             raise _too_short(chunk, last)
+        # Without a recorded state, nobody knows whether kept bytes are those of the object.
+        with_state = is_watched(chunk, on_change)
+        kept = client.kept if with_state else None
+        state = f"{chunk.etag} {chunk.last_modified}"
+        if kept is not None:
+            found = await kept.find(key, (first, last), state)
+            if found is not None:
+                return found
         try:
-            fetched = await self._fetch(
-                client, key, (first, last), with_state=is_watched(chunk, on_change)
-            )
+            fetched = await self._fetch(client, key, (first, last), with_state=with_state)
         except IcefloeError as error:
             failure = _explained(chunk, last, error)
             if failure is error:
                 raise
             raise failure from (error if isinstance(error, StorageError) else None)
         self._watch.check(chunk, fetched.info, on_change)
+        if kept is not None and find_change(chunk, fetched.info) is None:
+            await kept.keep(key, fetched.data, (first, last), state)
         return fetched.data
 
     async def _fetch(
