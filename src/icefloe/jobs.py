@@ -15,7 +15,7 @@ from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT, CopyOptions,
 from icefloe.pipeline.copying.origins import Copyable, CopySource, source_alone, source_of
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.granted import granted_sources
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.running import jobs
 from icefloe.pipeline.running.engines import Engine
@@ -28,7 +28,7 @@ from icefloe.pipeline.writing.provenance import (
     recorded_options,
     sort_sources,
 )
-from icefloe.records import Record
+from icefloe.records import Record, replace
 
 type EngineName = Literal["auto", "local", "spark"]
 """Where the tasks of a job run."""
@@ -124,6 +124,7 @@ def ingest(
     group: str = ...,
     message: str | None = ...,
     parse: ParseOptions | None = ...,
+    preprocess: Preprocess | None = ...,
     access: SourceAccess | None = ...,
     on_progress: OnProgress | None = ...,
     references_per_commit: int = ...,
@@ -143,6 +144,7 @@ def ingest(
     group: str = ...,
     message: str | None = ...,
     parse: ParseOptions | None = ...,
+    preprocess: Preprocess | None = ...,
     access: SourceAccess | None = ...,
     on_progress: OnProgress | None = ...,
     references_per_commit: int = ...,
@@ -161,6 +163,7 @@ def ingest(
     group: str = "",
     message: str | None = None,
     parse: ParseOptions | None = None,
+    preprocess: Preprocess | None = None,
     access: SourceAccess | None = None,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
@@ -183,7 +186,9 @@ def ingest(
         branch: to commit to. Commits of others that touch other things are no obstacle.
         group: to put the dataset into; the root if not given.
         message: of the commit.
-        parse: how files are parsed.
+        parse: how files are parsed, and what is taken of them under which names.
+        preprocess: called with an `EditableFile` for each file, where it is parsed; it may rename
+            and drop variables, change attributes and set coordinates.
         access: storages of the files, where neither their URL nor the containers that the
             repository was opened with tell.
         on_progress: told how far each stage is.
@@ -221,6 +226,8 @@ def ingest(
         work = _work_of_group(source_alone(sources, reached), copy)
         files: Sources = sources
     else:
+        if preprocess is not None:
+            parse = replace(options.parse_options(parse), preprocess=preprocess)
         files = listed = list_states(sources, reached)
         work = Work.of_files(listed, is_copied=copy is not None)
     with engine_for(work, engine, master) as runner:
@@ -263,6 +270,7 @@ def append(
     group: str = "",
     message: str | None = None,
     parse: ParseOptions | None = None,
+    preprocess: Preprocess | None = None,
     access: SourceAccess | None = None,
     on_misfit: Literal["fail", "skip"] | None = None,
     check_values: ValueCheck | None = None,
@@ -286,6 +294,7 @@ def append(
         group: the group of the dataset; the root if not given.
         message: of the commit.
         parse: how files are parsed, if not as the first time.
+        preprocess: the function that `ingest` got. Functions are not remembered.
         access: storages of the files.
         on_misfit: what to do with files that do not fit, if `options` should not say so.
         check_values: how many files of each schema and parser have values compared, "all" or
@@ -317,8 +326,11 @@ def append(
     reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
     store = repo.readonly_session(branch).store
     if options is None:
-        options, recorded = recorded_options(store, group)
+        function = preprocess if parse is None else parse.preprocess or preprocess
+        options, recorded = recorded_options(store, group, function)
         parse = parse or recorded
+    if preprocess is not None:
+        parse = replace(options.parse_options(parse), preprocess=preprocess)
     files = list_states(sources, reached)
     sorted_files = sort_sources(read_record(store, group), files)
     work = Work.of_files((*sorted_files.new, *sorted_files.changed))

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
     from icefloe.pipeline.combining.report import Report
-    from icefloe.pipeline.files.options import ValueCheck
+    from icefloe.pipeline.files.options import (
+        AttributeRule,
+        CombineOptions,
+        GapRule,
+        ParseOptions,
+        ValueCheck,
+    )
     from icefloe.pipeline.running.progress import OnProgress
 
 _MOST_ROWS = 100
@@ -73,6 +79,60 @@ CheckValuesOption = Annotated[
 DropOption = Annotated[
     list[str] | None, typer.Option(help="A variable of the files to leave out; may be repeated.")
 ]
+CoordinateOption = Annotated[
+    list[str] | None,
+    typer.Option(help="DIM=NAME: the variable that orders files along a dimension."),
+]
+InOrderOption = Annotated[bool, typer.Option("--in-order", help="Join files in the order given.")]
+GapsOption = Annotated[
+    Literal["close", "leave", "fail"], typer.Option(help="The treatment of missing steps.")
+]
+AttributesOption = Annotated[
+    Literal["drop", "first", "promote", "fail"],
+    typer.Option(help="The treatment of attributes that differ between files."),
+]
+ToleranceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=NUMBER: how much a coordinate may differ between files; the values of the first"
+        " file are taken. May be repeated."
+    ),
+]
+TakeFirstOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A coordinate whose values are those of the first file, whatever others have; may be"
+        " repeated."
+    ),
+]
+FromNameOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Coordinates in the names of files: '*_%Y%m%d.tif' for time, 'run_{member:d}_*.nc'"
+        " for any other.",
+    ),
+]
+ConstantOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE: a coordinate that all files get; may be repeated."),
+]
+RenameOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="OLD=NEW: another name for a variable or a dimension of the files; may be repeated."
+    ),
+]
+VariablesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME,…",
+        help="The only variables of the files to take; their coordinates come along.",
+    ),
+]
+SourceGroupOption = Annotated[
+    str | None, typer.Option(help="The group of the files to take as their root.")
+]
 
 
 def ingest_virtual(
@@ -82,20 +142,18 @@ def ingest_virtual(
     concat: Annotated[
         list[str], typer.Option(help="A dimension that files are joined along; may be repeated.")
     ],
-    coordinate: Annotated[
-        list[str] | None,
-        typer.Option(help="DIM=NAME: the variable that orders files along a dimension."),
-    ] = None,
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="Join files in the order given.")
-    ] = False,
-    gaps: Annotated[
-        Literal["close", "leave", "fail"], typer.Option(help="The treatment of missing steps.")
-    ] = "close",
-    attributes: Annotated[
-        Literal["drop", "first", "promote", "fail"],
-        typer.Option(help="The treatment of attributes that differ between files."),
-    ] = "drop",
+    coordinate: CoordinateOption = None,
+    in_order: InOrderOption = False,
+    from_name: FromNameOption = None,
+    constant: ConstantOption = None,
+    tolerance: ToleranceOption = None,
+    take_first: TakeFirstOption = None,
+    gaps: GapsOption = "close",
+    attributes: AttributesOption = "drop",
+    variables: VariablesOption = None,
+    drop: DropOption = None,
+    rename: RenameOption = None,
+    source_group: SourceGroupOption = None,
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,7 +164,6 @@ def ingest_virtual(
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
-    drop: DropOption = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
     engine: EngineOption = "auto",
@@ -123,17 +180,24 @@ def ingest_virtual(
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
     from icefloe.jobs import ingest
-    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
     checked_plot(plot)
-    options = CombineOptions(
-        tuple(concat),
-        by="order" if in_order else "coordinates",
-        coordinates=_pairs(coordinate or []),
-        on_misfit="skip" if skip_misfits else "fail",
-        attributes=attributes,
+    options, parse = file_options(
+        concat,
+        in_order=in_order,
+        coordinate=coordinate,
+        from_name=from_name,
+        constant=constant,
+        tolerance=tolerance,
+        take_first=take_first,
         gaps=gaps,
-        check_values=parse_check(check_values),
+        attributes=attributes,
+        variables=variables,
+        drop=drop,
+        rename=rename,
+        source_group=source_group,
+        skip_misfits=skip_misfits,
+        check_values=check_values,
     )
     with (
         running_job(as_json=as_json) as on_progress,
@@ -146,7 +210,7 @@ def ingest_virtual(
             group=group,
             branch=branch,
             message=message,
-            parse=ParseOptions(options.concat, drop=tuple(drop or ())),
+            parse=parse,
             on_progress=on_progress,
             engine=engine,
             master=master,
@@ -214,12 +278,87 @@ def parse_check(text: str) -> ValueCheck:
     )
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
+def file_options(
+    concat: Sequence[str],
+    *,
+    in_order: bool,
+    coordinate: Sequence[str] | None,
+    from_name: str | None,
+    constant: Sequence[str] | None,
+    tolerance: Sequence[str] | None,
+    take_first: Sequence[str] | None,
+    gaps: GapRule,
+    attributes: AttributeRule,
+    variables: Sequence[str] | None,
+    drop: Sequence[str] | None,
+    rename: Sequence[str] | None,
+    source_group: str | None,
+    skip_misfits: bool,
+    check_values: str,
+) -> tuple[CombineOptions, ParseOptions]:
+    """Return how files are parsed and put together."""
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+
+    options = CombineOptions(
+        tuple(concat),
+        by="order" if in_order else "coordinates",
+        coordinates=_pairs(coordinate, "--coordinate", "DIM=NAME"),
+        on_misfit="skip" if skip_misfits else "fail",
+        attributes=attributes,
+        gaps=gaps,
+        check_values=parse_check(check_values),
+        tolerance={
+            name: _number(text)
+            for name, text in _pairs(tolerance, "--tolerance", "NAME=NUMBER").items()
+        },
+        take_first=tuple(take_first or ()),
+    )
+    parse = ParseOptions(
+        options.concat,
+        group=source_group,
+        drop=tuple(drop or ()),
+        variables=tuple(name for text in variables or () for name in text.split(",") if name),
+        rename=_pairs(rename, "--rename", "OLD=NEW"),
+        from_name=from_name,
+        constants={
+            name: _constant(text)
+            for name, text in _pairs(constant, "--constant", "NAME=VALUE").items()
+        },
+    )
+    return options, parse
+
+
+def is_plain(options: CombineOptions, parse: ParseOptions) -> bool:
+    """Return whether nothing was chosen that concerns variables and coordinates of files."""
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+
+    rule, checks = options.on_misfit, options.check_values
+    default = CombineOptions(options.concat, on_misfit=rule, check_values=checks)
+    return options == default and parse == ParseOptions(parse.concat)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number", param_hint="--tolerance") from None
+
+
+def _constant(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
     pairs = {}
-    for pair in texts:
+    for pair in texts or ():
         name, sign, value = pair.partition("=")
         if not (name and sign and value):
-            raise typer.BadParameter(f"{pair!r} is not like DIM=NAME", param_hint="--coordinate")
+            raise typer.BadParameter(f"{pair!r} is not like {form}", param_hint=option)
         pairs[name] = value
     return pairs
 

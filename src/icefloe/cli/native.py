@@ -14,18 +14,30 @@ from icefloe.cli.common import (
     show_json,
 )
 from icefloe.cli.ingest import (
+    AttributesOption,
     BranchOption,
     CheckValuesOption,
+    ConstantOption,
+    CoordinateOption,
     DropOption,
     EngineOption,
+    FromNameOption,
+    GapsOption,
     GroupOption,
+    InOrderOption,
     JsonOption,
     MasterOption,
     MessageOption,
+    RenameOption,
     RepoOption,
     SkipOption,
+    SourceGroupOption,
     SourcesArgument,
-    parse_check,
+    TakeFirstOption,
+    ToleranceOption,
+    VariablesOption,
+    file_options,
+    is_plain,
     running_job,
     show_misfits,
     show_notes,
@@ -69,6 +81,18 @@ def ingest_native(
         list[str] | None,
         typer.Option(help="A dimension that files are joined along; may be repeated."),
     ] = None,
+    coordinate: CoordinateOption = None,
+    in_order: InOrderOption = False,
+    from_name: FromNameOption = None,
+    constant: ConstantOption = None,
+    tolerance: ToleranceOption = None,
+    take_first: TakeFirstOption = None,
+    gaps: GapsOption = "close",
+    attributes: AttributesOption = "drop",
+    variables: VariablesOption = None,
+    drop: DropOption = None,
+    rename: RenameOption = None,
+    source_group: SourceGroupOption = None,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
     codec: CodecOption = "zstd",
@@ -79,7 +103,6 @@ def ingest_native(
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
-    drop: DropOption = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
     engine: EngineOption = "auto",
@@ -95,17 +118,29 @@ def ingest_native(
     Example: icefloe ingest native 'era5/*.nc' --repo ./cube --concat time --chunks time=720,lat=90
     """
     from icefloe.jobs import ingest
-    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
     how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
-    rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
-    checks = parse_check(check_values)
-    options, parse = None, None
-    if concat:
-        options = CombineOptions(tuple(concat), on_misfit=rule, check_values=checks)
-        parse = ParseOptions(tuple(concat), drop=tuple(drop or ()))
-    elif drop:
-        raise typer.BadParameter("variables are left out of files only: give --concat, too")
+    options, parse = file_options(
+        concat or [],
+        in_order=in_order,
+        coordinate=coordinate,
+        from_name=from_name,
+        constant=constant,
+        tolerance=tolerance,
+        take_first=take_first,
+        gaps=gaps,
+        attributes=attributes,
+        variables=variables,
+        drop=drop,
+        rename=rename,
+        source_group=source_group,
+        skip_misfits=skip_misfits,
+        check_values=check_values,
+    )
+    if not concat and not is_plain(options, parse):
+        raise typer.BadParameter(
+            "variables and coordinates are chosen of files that are joined: give --concat, too"
+        )
     with (
         running_job(as_json=as_json) as on_progress,
         place_of(repo, writes=True).filled() as repository,
@@ -113,12 +148,12 @@ def ingest_native(
         report = ingest(
             repository,
             sources,
-            options,
+            options if concat else None,
             copy=how,
             group=group,
             branch=branch,
             message=message,
-            parse=parse,
+            parse=parse if concat else None,
             on_progress=on_progress,
             engine=engine,
             master=master,

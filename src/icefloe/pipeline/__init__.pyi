@@ -12,6 +12,8 @@ from .coverage import coverage_svg as coverage_svg
 from .coverage import coverage_text as coverage_text
 from .coverage import read_coverage as read_coverage
 from .coverage import read_sources as read_sources
+from .files.editing import EditableFile as EditableFile
+from .files.editing import FileVariable as FileVariable
 from .files.options import CombineOptions as CombineOptions
 from .files.options import Format as Format
 from .files.options import ParseOptions as ParseOptions

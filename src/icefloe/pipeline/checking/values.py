@@ -43,6 +43,7 @@ from icefloe.pipeline.combining.report import (
     ValuesMismatchError,
     sum_checks,
 )
+from icefloe.pipeline.files.editing import NOT_IN_FILE
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import HEAD_BYTES, Format, ValueCheck, detect_format
 from icefloe.pipeline.files.parsing import is_unchanged
@@ -497,6 +498,10 @@ class _FileCheck(MutableRecord):
             raise NotComparableError(f"{url}, which it points at, is of an unknown format")
         return kind, url
 
+    def _name(self, path: str) -> str:
+        """Name an array or a dimension as the file does."""
+        return self.file.facts.names.get(path, path)
+
     def _leave_out(self, path: str, reason: str) -> None:
         self.unchecked.append(Unchecked(reason, path, self.url))
 
@@ -528,6 +533,8 @@ class _FileCheck(MutableRecord):
         is_loaded = path in self.file.facts.values
         if array.family != self.file.family or not (is_loaded or path in self.references):
             return
+        if self._name(path) == NOT_IN_FILE:
+            return
         try:
             added = self._added_axes(array, asked)
             if added is None:
@@ -542,7 +549,7 @@ class _FileCheck(MutableRecord):
         """Count the axes that the dataset has before those of the file; None if it is refused."""
         shape = self._shape(array)
         try:
-            actual = asked.shape(array.path)
+            actual = asked.shape(self._name(array.path))
         except KeyError:
             if self.is_indirect:
                 raise NotComparableError(f"{self.reader} finds no such array") from None
@@ -573,7 +580,7 @@ class _FileCheck(MutableRecord):
         offset = None if part.location is None else part.start
         chunk_place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
         try:
-            expected = asked.read(path, part.region[added:], chunk_place)
+            expected = asked.read(self._name(path), part.region[added:], chunk_place)
         except OtherChunkError as error:
             self._refuse(path, error.expected, error.got, part)
             return False
@@ -636,7 +643,8 @@ class _FileCheck(MutableRecord):
             else:
                 continue
             kind = str(target.metadata["attributes"].get("axis", ""))
-            axes[str(name)] = Axis(values[span], kind)
+            if (name_in_file := self._name(str(name))) != NOT_IN_FILE:
+                axes[name_in_file] = Axis(values[span], kind)
         return axes
 
     # -- parts -------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.pipeline.combining.consensus import (
     Families,
+    Grid,
+    check_grids,
     common_attributes,
-    digest_misfits,
     find_families,
 )
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
@@ -178,6 +179,7 @@ class Existing(Record):
     lengths: Mapping[str, int]
     values: Mapping[str, LoadedValues]
     """Of the small arrays along the dimensions that files are joined along."""
+    grid: Grid = Grid()
 
 
 class Combined(Record):
@@ -209,10 +211,24 @@ class Combined(Record):
         return None if array.growing else self.files[self.families.index(array.family)]
 
     def rows_of(self, array: TargetArray) -> list[int]:
-        """Return the rows in `files` of those that add to an array."""
-        if not array.growing:
-            return [self.families.index(array.family)]
-        return [row for row, family in enumerate(self.families) if family == array.family]
+        """Return the rows in `files` of those that add to an array.
+
+        Of files at the same place, along the dimensions that the array has, only the first.
+        """
+        rows = [row for row, family in enumerate(self.families) if family == array.family]
+        if len(array.growing) == len(self.starts):
+            return rows
+        first: dict[tuple[int, ...], int] = {}
+        for row in rows:
+            place = tuple(int(self.starts[name][row]) for _, name in array.growing)
+            first.setdefault(place, row)
+        return list(first.values())
+
+    def givers(self, array: TargetArray) -> frozenset[int] | None:
+        """Return the numbers of the files that add to an array; None for all of its family."""
+        if len(array.growing) == len(self.starts):
+            return None
+        return frozenset(self.files[row] for row in self.rows_of(array))
 
 
 def combine(
@@ -233,9 +249,9 @@ def combine(
     )
     misfits = [*problems, *families.misfits]
     left = [number for number, family in enumerate(families.of_file) if family >= 0]
-    other_grid = digest_misfits(files, left)
-    misfits += other_grid.values()
-    left = [number for number in left if number not in other_grid]
+    grids = check_grids(files, left, options, Grid() if existing is None else existing.grid)
+    misfits += grids.misfits.values()
+    left = [number for number in left if number not in grids.misfits]
     while True:
         placed = place_files(files, families, left, options, existing_axes(existing, options))
         refused = dict(placed.misfits)
@@ -249,9 +265,8 @@ def combine(
         left = [number for number in left if number not in refused]
     common = common_attributes([files[number] for number in left], options.attributes)
     misfits += common.misfits
-    report = Report(
-        len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, common.notes
-    )
+    notes = (*grids.notes, *common.notes)
+    report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
     if not left or (misfits and options.on_misfit == "fail"):
         return Combined(report, files=tuple(left))
     try:

@@ -5,10 +5,14 @@ are different *families*. Within a family the schema that most files have is the
 that the odd ones are reported, whichever comes first.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
+import numpy as np
+
+from icefloe.format.paths import node_name
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
@@ -18,11 +22,13 @@ from icefloe.pipeline.files.facts import (
     Difference,
     FileFacts,
     Kind,
+    LoadedValues,
     array_misfits,
     canonical_json,
+    is_named,
     misfits,
 )
-from icefloe.pipeline.files.options import AttributeRule
+from icefloe.pipeline.files.options import AttributeRule, CombineOptions
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
 
@@ -158,28 +164,133 @@ def _message(difference: Difference) -> str:
             return f"{difference.path}: {difference.found} instead of {difference.expected}"
 
 
-def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[int, Misfit]:
-    """Find files whose coordinates, of dimensions that all share, are not those of most."""
+class GridCheck(Record):
+    """How coordinates that all files should share differ between files."""
+
+    misfits: Mapping[int, Misfit]
+    notes: tuple[str, ...]
+    """Which differences were allowed."""
+
+
+class Grid(Record):
+    """The coordinates of an existing dataset that files must share."""
+
+    digests: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, LoadedValues] = field(default_factory=dict)
+    """As far as they are known."""
+
+
+def check_grids(
+    files: Sequence[FileFacts], usable: Sequence[int], options: CombineOptions, there: Grid
+) -> GridCheck:
+    """Find files whose coordinates, of dimensions that all share, are not those of most.
+
+    What is there already decides instead of the majority; so does the first file where options
+    allow a difference.
+    """
     misfits: dict[int, Misfit] = {}
+    notes: list[str] = []
     for path in sorted({path for number in usable for path in files[number].digests}):
         having = [number for number in usable if path in files[number].digests]
-        counts = Counter(files[number].digests[path] for number in having)
-        if len(counts) < 2:
-            continue
-        usual = counts.most_common(1)[0][0]
+        rule = _GridRule.of(path, options)
+        digest, values = _expected_grid(files, having, path, there, rule)
+        accepted: dict[int, float | None] = {}
         for number in having:
-            if files[number].digests[path] != usual:
-                misfits.setdefault(
-                    number,
-                    Misfit(
-                        files[number].url,
-                        Kind.OTHER_COORDINATE,
-                        f"the values of {path} are not those of other files: is it another grid?"
-                        " If they may differ, leave it out (drop=...)",
-                        path,
-                    ),
-                )
-    return misfits
+            if files[number].digests[path] == digest:
+                continue
+            difference = largest_difference(files[number].statics.get(path), values)
+            if rule.allows(difference):
+                accepted[number] = difference
+            else:
+                text = _other_grid(path, files[number], difference)
+                misfit = Misfit(files[number].url, Kind.OTHER_COORDINATE, text, path)
+                misfits.setdefault(number, misfit)
+        if accepted:
+            notes.append(_accepted(path, list(accepted.values()), is_there=path in there.digests))
+    return GridCheck(misfits, tuple(notes))
+
+
+class _GridRule(Record):
+    """What options allow for a coordinate."""
+
+    takes_first: bool
+    tolerance: float | None
+
+    @classmethod
+    def of(cls, path: str, options: CombineOptions) -> Self:
+        given = [most for name, most in options.tolerance.items() if is_named(path, name)]
+        first = any(is_named(path, name) for name in options.take_first)
+        return cls(first, given[0] if given else None)
+
+    def allows(self, difference: float | None) -> bool:
+        if self.takes_first:
+            return True
+        if difference is None or self.tolerance is None:
+            return False
+        return difference <= self.tolerance
+
+
+def _expected_grid(
+    files: Sequence[FileFacts], having: Sequence[int], path: str, there: Grid, rule: _GridRule
+) -> tuple[str, LoadedValues | None]:
+    if path in there.digests:
+        return there.digests[path], there.values.get(path)
+    digests = [files[number].digests[path] for number in having]
+    chosen = digests[0]
+    if not rule.takes_first and rule.tolerance is None:
+        chosen = Counter(digests).most_common(1)[0][0]
+    return chosen, files[having[digests.index(chosen)]].statics.get(path)
+
+
+def largest_difference(values: LoadedValues | None, expected: LoadedValues | None) -> float | None:
+    """Return by how much values differ at most; None if nobody can say.
+
+    >>> largest_difference(LoadedValues(np.array([1.0, 2.5])), LoadedValues(np.array([1.0, 2.0])))
+    0.5
+    """
+    if values is None or expected is None or values.values.shape != expected.values.shape:
+        return None
+    if {values.values.dtype.kind, expected.values.dtype.kind} - set("iuf"):
+        return None
+    mine, theirs = values.values.astype(np.float64), expected.values.astype(np.float64)
+    is_same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+    apart = np.abs(np.where(is_same, 0.0, mine - theirs))
+    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+
+
+def _other_grid(path: str, file: FileFacts, difference: float | None) -> str:
+    name = node_name(path)
+    text = f"the values of {path} are not those of other files"
+    ways = []
+    if difference is not None and np.isfinite(difference):
+        text += f": they differ by up to {difference:.3g}"
+        ways.append(f"allow that (tolerance={{{name!r}: {_rounded_up(difference):g}}})")
+    ways.append(f"take those of the first file (take_first=({name!r},))")
+    ways.append(f"leave it out (drop=({name!r},))")
+    if path in file.statics and file.statics[path].values.size == 1:
+        ways.append(f"join files along it (concat=({name!r},))")
+    return f"{text}. Is it another grid? If not, {', '.join(ways[:-1])}, or {ways[-1]}"
+
+
+def _rounded_up(difference: float) -> float:
+    """Return a number with one digit that is not smaller.
+
+    >>> _rounded_up(0.00123), _rounded_up(2.0)
+    (0.002, 2.0)
+    """
+    if not difference:
+        return 0.0
+    digit = 10.0 ** math.floor(math.log10(difference))
+    return float(f"{math.ceil(difference / digit * (1 - 1e-12)) * digit:.1g}")
+
+
+def _accepted(path: str, differences: Sequence[float | None], *, is_there: bool) -> str:
+    known = [difference for difference in differences if difference is not None]
+    size = f", by up to {max(known):.3g}" if len(known) == len(differences) else ""
+    whose = "the dataset" if is_there else "the first file"
+    count = len(differences)
+    have = "1 file has" if count == 1 else f"{count} files have"
+    return f"{path}: {have} other values{size}; those of {whose} were taken"
 
 
 class CommonAttributes(Record):

@@ -35,15 +35,21 @@ from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field
 
-_POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
+POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 """Attributes that name arrays which describe others."""
 
 _EXPANDABLE: Final = frozenset(
-    {"bytes", "gribberish", "numcodecs.fixedscaleoffset", "HorizontalDeltaCodec"}
+    {
+        "bytes",
+        "gribberish",
+        "numcodecs.fixedscaleoffset",
+        "HorizontalDeltaCodec",
+        "vlen-utf8",
+    }
 )
 """Codecs of arrays that do not care how many dimensions there are; so do all compressors."""
 
-_TO_BYTES: Final = frozenset({"bytes", "gribberish"})
+_TO_BYTES: Final = frozenset({"bytes", "gribberish", "vlen-utf8"})
 
 _UNKNOWN_BYTES: Final = 64  # taken for the size of a value of variable length
 
@@ -99,14 +105,18 @@ def describe(
     group_attributes: Attributes,
     options: ParseOptions,
     access: SourceAccess,
+    names: Mapping[str, str] | None = None,
 ) -> ParsedFile:
-    """Work out what all arrays of a file are, and read the values of its coordinates."""
-    helpers = _helpers(arrays, group_attributes)
+    """Work out what all arrays of a file are, and read the values of its coordinates.
+
+    `names` are those of arrays that have other names in the file.
+    """
+    helpers = find_helpers(arrays, group_attributes)
     for dimension in reversed(options.concat):
         arrays = _with_dimension(state.url, arrays, dimension, helpers)
     lengths = {name: _length(state.url, arrays, name) for name in options.concat}
     values = dict(_loaded(arrays, options, access))
-    digests = dict(_digests(arrays, options, access))
+    statics = dict(_statics(arrays, options, access))
     schemas: list[ArraySchema] = []
     attributes: dict[str, Mapping[str, Any]] = dict(group_attributes)
     chunks: dict[str, int] = {}
@@ -136,9 +146,11 @@ def describe(
         lengths=lengths,
         chunks=chunks,
         values=values,
-        digests=digests,
+        digests={path: _digest(values) for path, values in statics.items()},
+        statics={path: LoadedValues(values) for path, values in statics.items()},
         references=sum(len(array.references) for array in arrays.values()),
         inlined_bytes=sum(len(array.references.inlined.data) for array in arrays.values()),
+        names=names or {},
     )
     return ParsedFile(
         facts,
@@ -147,13 +159,13 @@ def describe(
     )
 
 
-def _helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:
+def find_helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:
     """Name the arrays that describe others: coordinates, bounds, mappings."""
     helpers = {path for path, array in arrays.items() if array.dimensions == (node_name(path),)}
     nodes = [(_group(path), array.attributes) for path, array in arrays.items()]
     nodes += list(groups.items())
     for group, attributes in nodes:
-        for attribute in _POINTING:
+        for attribute in POINTING:
             text = attributes.get(attribute)
             if isinstance(text, str):
                 helpers |= {joined_path(group, word.rstrip(":")) for word in text.split()}
@@ -262,10 +274,10 @@ def _is_small_and_growing(
     return bool(growing) and is_slim and array.nbytes <= options.load_below
 
 
-def _digests(
+def _statics(
     arrays: Mapping[str, RawArray], options: ParseOptions, access: SourceAccess
-) -> Iterator[tuple[str, str]]:
-    """Sum up the values of coordinates and single numbers that all files should share."""
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Read the values of coordinates and single numbers that all files should share."""
     mappings = {
         joined_path(_group(path), word.rstrip(":"))
         for path, array in arrays.items()
@@ -276,9 +288,11 @@ def _digests(
         is_static = not set(array.dimensions) & set(options.concat)
         is_own = array.dimensions == (node_name(path),) or not array.shape
         if is_static and is_own and path not in mappings and array.nbytes <= options.load_below:
-            values = _portable(read_values(array.metadata, array.references, access))
-            text = np.ascontiguousarray(values).tobytes()
-            yield path, hashlib.blake2b(text, digest_size=12).hexdigest()
+            yield path, _portable(read_values(array.metadata, array.references, access))
+
+
+def _digest(values: NDArray[Any]) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=12).hexdigest()
 
 
 def _portable(values: NDArray[Any]) -> NDArray[Any]:

@@ -298,11 +298,15 @@ class FileFacts(Record, omit_defaults=True):
     values: Mapping[str, LoadedValues] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     """By array, of the values of coordinates that all files must share."""
+    statics: Mapping[str, LoadedValues] = field(default_factory=dict)
+    """By array, these values, as far as there is room for them."""
     references: int = 0
     inlined_bytes: int = 0
     problem: Problem | None = None
     parser: str | None = None
     """Which code found the arrays: a format may have more than one parser."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By path of array, its path in the file if that is another; empty for one not in the file."""
 
     @property
     def url(self) -> str:
@@ -310,11 +314,16 @@ class FileFacts(Record, omit_defaults=True):
         return self.state.url
 
 
+_MOST_STATIC_BYTES: Final = 64 << 20
+"""Of distinct values of coordinates that all files should share."""
+
+
 def share_equal(facts: Sequence[FileFacts]) -> list[FileFacts]:
     """Return facts in which equal schemas and mappings are one object, in memory and pickled.
 
     Most files of an archive have the same ones.
     """
+    statics = _DistinctValues()
     schemas: dict[str, DatasetSchema] = {}
     by_text: dict[str, Any] = {}
     by_id: dict[int, Any] = {}  # what was pickled together is shared already
@@ -332,6 +341,28 @@ def share_equal(facts: Sequence[FileFacts]) -> list[FileFacts]:
             lengths=shared(fact.lengths),
             chunks=shared(fact.chunks),
             digests=shared(fact.digests),
+            statics=statics.of(fact),
+            names=shared(fact.names),
         )
         for fact in facts
     ]
+
+
+class _DistinctValues:
+    """Keeps one copy of equal values, and forgets values that are too many."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[tuple[str, str], LoadedValues] = {}
+        self._left = _MOST_STATIC_BYTES
+
+    def of(self, fact: FileFacts) -> Mapping[str, LoadedValues]:
+        """Return the values of a file that are kept."""
+        kept = {}
+        for path, loaded in fact.statics.items():
+            key = (path, fact.digests[path])
+            if key not in self._by_digest and loaded.values.nbytes <= self._left:
+                self._by_digest[key] = loaded
+                self._left -= loaded.values.nbytes
+            if key in self._by_digest:
+                kept[path] = self._by_digest[key]
+        return kept

@@ -3,13 +3,15 @@
 The format of a file follows from its first bytes and, where these say little, from its name.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
+from icefloe.pipeline.files.file_names import name_pattern
 from icefloe.records import Record, field
 
 HEAD_BYTES: Final = 4096
@@ -137,6 +139,10 @@ type ValueCheck = int | Literal["all", "none"]
 independent reader; `"all"` compares every chunk of every file."""
 
 
+type Preprocess = Callable[[Any], Any]
+"""Gets an `EditableFile`, changes it, and returns it or nothing."""
+
+
 class ParseOptions(Record):
     """Options of the parsers.
 
@@ -151,9 +157,49 @@ class ParseOptions(Record):
     group: str | None = None
     """The group of the files to take as their root."""
     drop: tuple[str, ...] = ()
-    """Names of variables to leave out."""
+    """Names of variables to leave out, as they are in the files."""
     load_below: int = _ONE_MEBIBYTE
     """Values of arrays with one dimension are read up to this many bytes."""
+    variables: tuple[str, ...] = ()
+    """Names of the only variables to take, as they are in the files; their coordinates come along.
+    """
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """By name in the files, other names of variables and dimensions. All other options use them."""
+    from_name: str | None = None
+    """A pattern of the names of files that tells coordinates, such as `*_%Y%m%d.tif` for `time`,
+    or `run_{member:d}.nc`."""
+    constants: Mapping[str, int | float | str] = field(default_factory=dict)
+    """Coordinates with one value, which all files get."""
+    preprocess: Any = None
+    """Called with an `EditableFile` for each file, after all other options were applied."""
+
+    @property
+    def edits(self) -> bool:
+        """Whether the dataset gets anything else than what the files have."""
+        given = (self.drop, self.variables, self.rename, self.constants)
+        return any(given) or self.from_name is not None or self.preprocess is not None
+
+    def __post_init__(self) -> None:
+        if self.from_name is not None:
+            twice = set(name_pattern(self.from_name).names) & self.constants.keys()
+            if twice:
+                raise InvalidInputError(
+                    f"the names of files tell {min(twice)!r} (from_name={self.from_name!r}), and"
+                    " so do constants: leave it out of one of them",
+                    ErrorKind.BAD_METADATA,
+                )
+        both = set(self.drop) & set(self.variables)
+        if both:
+            raise InvalidInputError(
+                f"{min(both)!r} is among the variables to take and those to drop: leave it out of"
+                " one of them",
+                ErrorKind.BAD_METADATA,
+            )
+        if len(set(self.rename.values())) < len(self.rename):
+            raise InvalidInputError(
+                f"two names are to become the same one (rename={dict(self.rename)})",
+                ErrorKind.BAD_METADATA,
+            )
 
 
 class CombineOptions(Record):
@@ -174,8 +220,20 @@ class CombineOptions(Record):
     gaps: GapRule = "close"
     check_values: ValueCheck = FILES_CHECKED
     """Which files have values compared with an independent reader before anything is written."""
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    """By name of a coordinate that files do not differ in, how much its values may differ between
+    files. The values of the first file are taken."""
+    take_first: tuple[str, ...] = ()
+    """Names of coordinates whose values are those of the first file, whatever others have."""
 
     def __post_init__(self) -> None:
+        for name, most in self.tolerance.items():
+            if not (math.isfinite(most) and most >= 0):
+                raise InvalidInputError(
+                    f"the tolerance of {name!r} is {most}: give a number of at least 0, in the"
+                    " units of the coordinate",
+                    ErrorKind.BAD_METADATA,
+                )
         check = self.check_values
         is_number = isinstance(check, int) and not isinstance(check, bool) and check > 0
         if not is_number and check not in {"all", "none"}:

@@ -28,6 +28,7 @@ from icefloe.errors import (
 from icefloe.format.columns import BytesColumn
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
+from icefloe.pipeline.files.editing import UnfitFileError, edited
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
 from icefloe.pipeline.files.hdf5 import FileContent, UnusualError, read_hdf5
 from icefloe.pipeline.files.options import (
@@ -104,6 +105,8 @@ def parse_or_report(
         return parse_file(url, options, access, listed=listed)
     except SourceError as error:
         kind = _KINDS.get(ErrorKind(error.kind), Kind.UNREADABLE)
+        if isinstance(error, UnfitFileError):
+            kind = error.misfit
         return FileFacts(listed or SourceState(url), problem=Problem(kind, str(error)))
     except ObjectNotFoundError as error:
         return FileFacts(SourceState(url), problem=Problem(Kind.UNREADABLE, str(error)))
@@ -114,9 +117,10 @@ def _parse_once(
 ) -> ParsedFile:
     kind, head, before = _look(url, options, access, listed)
     try:
-        parser, (arrays, attributes) = _content(url, kind, options, registry_for(access))
-        _check_ends(url, arrays, before)
-        parsed = describe(before, kind, arrays, attributes, options, access)
+        parser, (found, groups) = _content(url, kind, options, registry_for(access))
+        _check_ends(url, found, before)
+        arrays, attributes, names = edited(url, found, groups, options, access)
+        parsed = describe(before, kind, arrays, attributes, options, access, names)
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
     _check_unchanged(url, kind, access, before)

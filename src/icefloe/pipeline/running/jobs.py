@@ -162,7 +162,9 @@ def append(
     (2, 1, 1)
     """
     if options is None:
-        options, recorded = recorded_options(repo.readonly_session(branch).store, group)
+        function = None if parse is None else parse.preprocess
+        store = repo.readonly_session(branch).store
+        options, recorded = recorded_options(store, group, function)
         parse = parse or recorded
     return virtualize(
         engine,

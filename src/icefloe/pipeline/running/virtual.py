@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, Final
 
+from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.arrow import pa
@@ -25,8 +26,10 @@ from icefloe.pipeline.checking.values import (
     require_same_values,
 )
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, combine
+from icefloe.pipeline.combining.consensus import Grid
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
+from icefloe.pipeline.copying.origins import SourceReader
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import (
     FileFacts,
@@ -74,6 +77,7 @@ from icefloe.pipeline.writing.building import (
 from icefloe.pipeline.writing.dataset import (
     find_existing,
     read_existing,
+    read_values_of,
     require_opening,
     write_metadata,
     write_native,
@@ -130,6 +134,16 @@ class CombinedFiles(Record):
         if self.existing is None or is_again:
             return set()
         return set(self.existing.schema.by_path)
+
+    def grid(self) -> dict[str, str]:
+        """Return the digests of the coordinates that all files share, and that are new."""
+        kept = self.kept_paths()
+        donors = {array.path: self.combined.donor(array) for array in self.combined.arrays}
+        return {
+            path: self.facts[donor].digests[path]
+            for path, donor in donors.items()
+            if donor is not None and path not in kept and path in self.facts[donor].digests
+        }
 
 
 class VirtualProducer(Record, kw_only=True):
@@ -203,6 +217,8 @@ class VirtualProducer(Record, kw_only=True):
         facts: Sequence[FileFacts],
     ) -> CombinedFiles:
         existing = find_existing(session.store, group, self.options) if self.append else None
+        if existing is not None and record is not None:
+            existing = replace(existing, grid=self._grid(session, group, record, facts))
         combined = combine(facts, self.options, existing)
         combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
@@ -210,6 +226,22 @@ class VirtualProducer(Record, kw_only=True):
         if existing is None:
             _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)
+
+    def _grid(
+        self, session: Session, group: str, record: SourceRecord, facts: Sequence[FileFacts]
+    ) -> Grid:
+        """Return the coordinates that new files must share; values only if one of them differs."""
+        if {file.state.url for file in record.files} <= {fact.url for fact in facts}:
+            return Grid()  # all files are ingested again
+        differing = {
+            path
+            for path, digest in record.grid.items()
+            if any(fact.digests.get(path, digest) != digest for fact in facts)
+        }
+        context = session._session.context  # noqa: SLF001 - the same package
+        reading = Repository(replace(context, virtual_reader=SourceReader(self.access)))
+        store = reading.readonly_session(snapshot_id=session.snapshot_id).store
+        return Grid(record.grid, dict(read_values_of(store, group, differing)))
 
     def _check(self, job: Job, files: CombinedFiles, scanned: Rows, workers: Workers) -> Report:
         """Compare a sample of values with independent readers."""
@@ -283,7 +315,7 @@ class VirtualProducer(Record, kw_only=True):
         write_native(store, group, combined)
         recorded = recorded_files(files.facts, combined, self.options)
         settings = options_to_json(self.options, self.parse)
-        write_record(store, group, files.record, recorded, settings)
+        write_record(store, group, files.record, recorded, settings, files.grid())
 
 
 def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:

@@ -88,8 +88,8 @@ class ArrayPlan(Record, kw_only=True):
     """Chunks along each dimension."""
     target: TargetArray
     """Of the metadata only the shape and the chunks."""
-    donor: int | None
-    """The number of the only file that gives it; None for one to which all files add."""
+    givers: frozenset[int] | None
+    """The numbers of the files that add to it; None for one to which all files add."""
     parts: PartPlan
 
 
@@ -128,7 +128,7 @@ def _plan(
     slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
     target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
     spans = _spans(facts, combined, array, made.grid)
-    return made.plan(number, target, spans, combined.donor(array))
+    return made.plan(number, target, spans, combined.givers(array))
 
 
 class MadeArray(Record):
@@ -155,7 +155,7 @@ class MadeArray(Record):
         number: int,
         target: TargetArray,
         spans: NDArray[np.int64],
-        donor: int | None = None,
+        givers: frozenset[int] | None = None,
     ) -> ArrayPlan:
         """Plan the manifests; spans are boxes of chunks that may get references."""
         new = _new_references(spans, append_order(self.dimension_names))
@@ -165,7 +165,7 @@ class MadeArray(Record):
             node=self.node,
             grid=self.grid,
             target=target,
-            donor=donor,
+            givers=givers,
             parts=plan_array(self.session, self.path, new),
         )
 
@@ -246,7 +246,9 @@ def put_in_place(
     `parsed` is the stamp of the state in which the file was when it was parsed. Workers that lost
     their work parse files again, and a file may have changed meanwhile.
     """
-    if file.family != array.target.family or array.donor not in {None, number}:
+    if file.family != array.target.family:
+        return None
+    if array.givers is not None and number not in array.givers:
         return None
     if parsed != stamp(file.facts.state):
         raise SourceError(

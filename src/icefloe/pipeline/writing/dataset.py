@@ -64,6 +64,18 @@ def find_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
     return read_existing(store, group, options) if has_arrays else None
 
 
+def read_values_of(
+    store: IcechunkStore, group: str, paths: Iterable[str]
+) -> Iterator[tuple[str, LoadedValues]]:
+    """Read arrays as a whole, but for those that cannot be read."""
+    for path in paths:
+        try:
+            array = zarr.open_array(store, path=joined_path(group, path), mode="r")
+            yield path, LoadedValues(np.asarray(array[...]))
+        except (IcefloeError, OSError):  # files that it refers to may be gone
+            continue
+
+
 def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array[Any]]]":
     """Yield the arrays of a dataset, without those of other datasets in groups below it."""
     name = group.strip("/")

@@ -35,7 +35,7 @@ from icefloe.pipeline.files.facts import (
     Problem,
     SourceState,
 )
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions, format_of_name
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, format_of_name
 from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
@@ -48,6 +48,7 @@ _TEXTS: Final = ("url", "etag", "variables", "further")
 _NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
 _OF_STATE: Final = frozenset({"url", "etag", "size", "modified"})
 _OPTIONS: Final = "icefloe"
+_GRID: Final = "grid"
 
 type OnChanged = Literal["report", "replace", "fail"]
 """Recorded files that changed are kept and reported, ingested again, or an error."""
@@ -75,6 +76,12 @@ class SourceRecord(Record):
     def by_url(self) -> dict[str, tuple[int, RecordedFile]]:
         """Find files by their URL: their row, and what is known."""
         return {file.state.url: (row, file) for row, file in enumerate(self.files)}
+
+    @property
+    def grid(self) -> Mapping[str, str]:
+        """Digests of coordinates that all files share, by path."""
+        found = self.options.get(_GRID)
+        return found if isinstance(found, Mapping) else {}
 
 
 class SortedSources(Record):
@@ -183,10 +190,12 @@ def write_record(
     before: SourceRecord | None,
     files: Sequence[RecordedFile],
     options: Mapping[str, Any],
+    grid: Mapping[str, str] | None = None,
 ) -> None:
     """Add files to the record of a group.
 
-    Those that are in it already are replaced, but for the time at which they first came.
+    Those that are in it already are replaced, but for the time at which they first came. `grid`
+    are digests of coordinates that all files share, by path.
     """
     rows = {} if before is None else before.by_url()
     again = [
@@ -198,7 +207,9 @@ def write_record(
     path = record_path(group)
     record = zarr.open_group(store, path=path, mode="a" if before is None else "r+")
     if before is None:
-        record.attrs[_OPTIONS] = dict(options)
+        record.attrs[_OPTIONS] = {**options, _GRID: dict(grid or {})}
+    elif (merged := {**before.grid, **(grid or {})}) != before.grid:
+        record.attrs[_OPTIONS] = {**before.options, _GRID: merged}
     for name in (*_TEXTS, *_NUMBERS):
         array = _require(record, name, len(rows))
         start = array.shape[0]
@@ -234,19 +245,39 @@ def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
 
 
 def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, Any]:
-    """Write options as plain values, but for those that each run chooses."""
+    """Write options as plain values, but for those that each run chooses.
+
+    Of a function, only its name is written.
+    """
     whole = {"combine": asdict(combine), "parse": asdict(parse)}
     for name in ("on_misfit", "check_values"):
         del whole["combine"][name]
+    if parse.preprocess is not None:
+        whole["parse"]["preprocess"] = _name_of(parse.preprocess)
     return whole
 
 
-def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOptions]:
-    """Read what `options_to_json` wrote."""
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', None) or '?'}.{name}"
+
+
+def options_from_json(
+    whole: Mapping[str, Any], preprocess: Preprocess | None = None
+) -> tuple[CombineOptions, ParseOptions]:
+    """Read what `options_to_json` wrote; a function has to be given again."""
     try:
+        named = whole["parse"].get("preprocess")
+        if named is not None and preprocess is None:
+            raise InvalidInputError(
+                f"the files of this dataset were changed by a function, {named}, which cannot be"
+                " remembered: give it again, with icefloe.append(..., preprocess=...)",
+                ErrorKind.BAD_METADATA,
+            )
+        parse = msgspec.convert({**whole["parse"], "preprocess": None}, ParseOptions)
         return (
             msgspec.convert(whole["combine"], CombineOptions),
-            msgspec.convert(whole["parse"], ParseOptions),
+            replace(parse, preprocess=preprocess),
         )
     except (KeyError, msgspec.ValidationError) as error:
         raise InvalidInputError(
@@ -255,7 +286,9 @@ def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOp
         ) from error
 
 
-def recorded_options(store: IcechunkStore, group: str) -> tuple[CombineOptions, ParseOptions]:
+def recorded_options(
+    store: IcechunkStore, group: str, preprocess: Preprocess | None = None
+) -> tuple[CombineOptions, ParseOptions]:
     """Return the options with which the dataset of a group was made."""
     record = read_record(store, group)
     if record is None:
@@ -264,7 +297,7 @@ def recorded_options(store: IcechunkStore, group: str) -> tuple[CombineOptions, 
             " are files joined?), or make it with virtualize",
             ErrorKind.BAD_METADATA,
         )
-    return options_from_json(record.options)
+    return options_from_json(record.options, preprocess)
 
 
 type _Box = tuple[tuple[int, int], ...]

@@ -1,0 +1,87 @@
+"""Options of `ingest` for archives whose files do not fit at once; `append` remembers them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import icefloe
+from icefloe.cli.main import app
+
+
+def run(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def write(folder: Path, year: int) -> None:
+    """Write a file without time, whose variables lie in a group, on a grid that is a bit off."""
+    folder.mkdir(exist_ok=True)
+    values = np.full((3, 2), year, "f4")
+    grid = xr.Dataset(
+        {"t2m": (("latitude", "x"), values), "junk": (("x",), [1, 2])},
+        {"latitude": [0.0, 1.0, 2.0 + (year - 2020) * 1e-7]},
+    )
+    grid.to_netcdf(folder / f"sst_{year}.nc", group="data/surface", engine="h5netcdf")
+
+
+@pytest.mark.parametrize("kind", ["virtual", "native"])
+def test_a_difficult_archive_in_one_command(tmp_path: Path, kind: str) -> None:
+    archive, cube = tmp_path / "archive", tmp_path / "cube"
+    for year in (2020, 2021):
+        write(archive, year)
+    options = [
+        "--from-name=sst_%Y.nc",
+        "--constant=member=3",
+        "--tolerance=lat=1e-6",
+        "--variables=t2m",
+        "--rename=latitude=lat",
+        "--rename=t2m=sst",
+        "--source-group=data/surface",
+    ]
+    command = ["ingest", kind, f"{archive}/*.nc", "--concat=time", "--repo", str(cube)]
+    result = run(*command, *options)
+    assert "lat: 1 file has other values, by up to 1e-07" in result.stdout
+    years = [2020, 2021]
+    if kind == "virtual":
+        write(archive, 2022)
+        run("append", f"{archive}/*.nc", "--repo", str(cube))
+        years.append(2022)
+    prefix = f"{archive.as_uri()}/"
+    access = {prefix: icefloe.credentials.LocalFileSystemAccess}
+    repository = icefloe.Repository.open(
+        icefloe.local_filesystem_storage(str(cube)),
+        authorize_virtual_chunk_access=icefloe.containers_credentials(access),
+    )
+    found = xr.open_zarr(repository.readonly_session("main").store, consolidated=False, chunks=None)
+    assert set(found.data_vars) == {"sst"}
+    assert found.sst.dims == ("time", "lat", "x")
+    assert found.member.item() == 3
+    assert found.lat.values.tolist() == [0.0, 1.0, 2.0]
+    assert found.time.dt.year.values.tolist() == years
+    np.testing.assert_array_equal(found.sst.values[:, 1, 1], np.array(years, "f4"))
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--tolerance=lat", "'lat' is not like NAME=NUMBER"),
+        ("--tolerance=lat=wide", "'wide' is no number"),
+        ("--constant=member", "'member' is not like NAME=VALUE"),
+        ("--rename=a", "'a' is not like OLD=NEW"),
+        ("--coordinate=a", "'a' is not like DIM=NAME"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused(tmp_path: Path, option: str, text: str) -> None:
+    command = ["ingest", "virtual", "*.nc", "--concat=time", "--repo", str(tmp_path / "cube")]
+    assert text in " ".join(run(*command, option, code=2).stderr.split())
+
+
+def test_copies_of_one_hierarchy_have_no_such_options(tmp_path: Path) -> None:
+    command = ["ingest", "native", "a.zarr", "--repo", str(tmp_path / "cube")]
+    assert "give --concat" in run(*command, "--take-first=lat", code=2).stderr
+    assert "give --concat" in run(*command, "--source-group=a", code=2).stderr
