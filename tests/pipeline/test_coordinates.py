@@ -60,7 +60,7 @@ def cubes(
 
 
 def combined_by_xarray(folder: Path, **how: Any) -> xr.Dataset:
-    merging = {"coords": "minimal", "data_vars": "minimal", "compat": "override"}
+    merging: dict[str, Any] = {"coords": "minimal", "data_vars": "minimal", "compat": "override"}
     with xr.open_mfdataset(files_in(folder), engine="h5netcdf", **merging, **how) as dataset:
         return dataset.load()
 
@@ -202,7 +202,7 @@ def test_files_whose_names_do_not_match_are_listed(tmp_path: Path) -> None:
 def test_constants_are_coordinates_of_the_dataset(tmp_path: Path) -> None:
     for day in range(2):
         write(tmp_path / f"{day}.nc", [day])
-    constants = {"member": 3, "model": "ifs", "height": 2.5}
+    constants: dict[str, int | float | str] = {"member": 3, "model": "ifs", "height": 2.5}
     for cube in cubes(tmp_path, TIME, ParseOptions(("time",), constants=constants)):
         assert {name: cube.coords[name].item() for name in constants} == constants
     parse = ParseOptions(("member", "time"), constants={"member": 3})

@@ -185,7 +185,7 @@ def check_grids(
 ) -> GridCheck:
     """Find files whose coordinates, of dimensions that all share, are not those of most.
 
-    What is there already decides instead of the majority; so does the first file where options
+    An existing dataset decides instead of the majority; so does the first file where options
     allow a difference.
     """
     misfits: dict[int, Misfit] = {}
@@ -198,7 +198,7 @@ def check_grids(
         for number in having:
             if files[number].digests[path] == digest:
                 continue
-            difference = largest_difference(files[number].statics.get(path), values)
+            difference = largest_difference(files[number].shared_values.get(path), values)
             if rule.allows(difference):
                 accepted[number] = difference
             else:
@@ -211,7 +211,7 @@ def check_grids(
 
 
 class _GridRule(Record):
-    """What options allow for a coordinate."""
+    """The differences that options allow for a coordinate."""
 
     takes_first: bool
     tolerance: float | None
@@ -239,7 +239,7 @@ def _expected_grid(
     chosen = digests[0]
     if not rule.takes_first and rule.tolerance is None:
         chosen = Counter(digests).most_common(1)[0][0]
-    return chosen, files[having[digests.index(chosen)]].statics.get(path)
+    return chosen, files[having[digests.index(chosen)]].shared_values.get(path)
 
 
 def largest_difference(values: LoadedValues | None, expected: LoadedValues | None) -> float | None:
@@ -267,7 +267,7 @@ def _other_grid(path: str, file: FileFacts, difference: float | None) -> str:
         ways.append(f"allow that (tolerance={{{name!r}: {_rounded_up(difference):g}}})")
     ways.append(f"take those of the first file (take_first=({name!r},))")
     ways.append(f"leave it out (drop=({name!r},))")
-    if path in file.statics and file.statics[path].values.size == 1:
+    if path in file.shared_values and file.shared_values[path].values.size == 1:
         ways.append(f"join files along it (concat=({name!r},))")
     return f"{text}. Is it another grid? If not, {', '.join(ways[:-1])}, or {ways[-1]}"
 

@@ -116,7 +116,7 @@ def describe(
         arrays = _with_dimension(state.url, arrays, dimension, helpers)
     lengths = {name: _length(state.url, arrays, name) for name in options.concat}
     values = dict(_loaded(arrays, options, access))
-    statics = dict(_statics(arrays, options, access))
+    shared_values = dict(_shared_values(arrays, options, access))
     schemas: list[ArraySchema] = []
     attributes: dict[str, Mapping[str, Any]] = dict(group_attributes)
     chunks: dict[str, int] = {}
@@ -146,8 +146,8 @@ def describe(
         lengths=lengths,
         chunks=chunks,
         values=values,
-        digests={path: _digest(values) for path, values in statics.items()},
-        statics={path: LoadedValues(values) for path, values in statics.items()},
+        digests={path: _digest(values) for path, values in shared_values.items()},
+        shared_values={path: LoadedValues(values) for path, values in shared_values.items()},
         references=sum(len(array.references) for array in arrays.values()),
         inlined_bytes=sum(len(array.references.inlined.data) for array in arrays.values()),
         names=names or {},
@@ -274,7 +274,7 @@ def _is_small_and_growing(
     return bool(growing) and is_slim and array.nbytes <= options.load_below
 
 
-def _statics(
+def _shared_values(
     arrays: Mapping[str, RawArray], options: ParseOptions, access: SourceAccess
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """Read the values of coordinates and single numbers that all files should share."""

@@ -145,7 +145,7 @@ class EditableFile:
         self.drop(*(self._arrays.keys() - chosen))
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give variables and dimensions other names; attributes that point to them follow.
+        """Change names of variables and dimensions; attributes that point to them follow.
 
         A file that has the new name already and not the old one is left as it is.
         """
@@ -332,7 +332,7 @@ def _encoded(values: ArrayLike | datetime) -> tuple[NDArray[Any], dict[str, Any]
         whole = array.astype("datetime64[us]")
         is_whole = (whole == whole.astype("datetime64[s]")).all()
         return _in_units(whole, _SECONDS if is_whole else _MICROSECONDS)
-    if array.dtype.kind in "OT":
+    if array.dtype.kind in {"O", "T"}:
         array = np.array(array.tolist(), np.str_).reshape(array.shape)
     if array.dtype.kind not in "iufUb" or array.ndim > 1:
         raise InvalidInputError(

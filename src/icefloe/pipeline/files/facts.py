@@ -298,7 +298,7 @@ class FileFacts(Record, omit_defaults=True):
     values: Mapping[str, LoadedValues] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     """By array, of the values of coordinates that all files must share."""
-    statics: Mapping[str, LoadedValues] = field(default_factory=dict)
+    shared_values: Mapping[str, LoadedValues] = field(default_factory=dict)
     """By array, these values, as far as there is room for them."""
     references: int = 0
     inlined_bytes: int = 0
@@ -323,7 +323,7 @@ def share_equal(facts: Sequence[FileFacts]) -> list[FileFacts]:
 
     Most files of an archive have the same ones.
     """
-    statics = _DistinctValues()
+    shared_values = _DistinctValues()
     schemas: dict[str, DatasetSchema] = {}
     by_text: dict[str, Any] = {}
     by_id: dict[int, Any] = {}  # what was pickled together is shared already
@@ -341,7 +341,7 @@ def share_equal(facts: Sequence[FileFacts]) -> list[FileFacts]:
             lengths=shared(fact.lengths),
             chunks=shared(fact.chunks),
             digests=shared(fact.digests),
-            statics=statics.of(fact),
+            shared_values=shared_values.of(fact),
             names=shared(fact.names),
         )
         for fact in facts
@@ -358,7 +358,7 @@ class _DistinctValues:
     def of(self, fact: FileFacts) -> Mapping[str, LoadedValues]:
         """Return the values of a file that are kept."""
         kept = {}
-        for path, loaded in fact.statics.items():
+        for path, loaded in fact.shared_values.items():
             key = (path, fact.digests[path])
             if key not in self._by_digest and loaded.values.nbytes <= self._left:
                 self._by_digest[key] = loaded
