@@ -272,7 +272,7 @@ def _is_sound(stored: bytes) -> bool:
         return False
     magic, checksum, length = _HEADER.unpack_from(stored)
     data = memoryview(stored)[_HEADER.size :]
-    return magic == _MAGIC and length == len(data) and checksum == zlib.crc32(data)
+    return bool(magic == _MAGIC and length == len(data) and checksum == zlib.crc32(data))
 
 
 def _checked_size(size: int | str) -> int:
