@@ -46,6 +46,15 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "file"), counted(3000, "file"), counted(2, "entry", "entries")
+    ('1 file', '3000 files', '2 entries')
+    """
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Align columns; numbers at their right.
 

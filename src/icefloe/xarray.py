@@ -1,12 +1,14 @@
 """xarray: writing datasets to a session, and opening them from repositories by URL."""
 
 import os
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import xarray
+import zarr
 from xarray.backends import BackendEntrypoint
 from xarray.backends import ZarrBackendEntrypoint as _Zarr
 from xarray.backends.common import ArrayWriter
@@ -20,6 +22,7 @@ from icefloe.credentials.access import Authorisations
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, storage_from_url
+from icefloe.virtual_chunks.consent import Authorize, authorised_by
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.selections import with_selections
 
@@ -32,6 +35,9 @@ type Source = str | os.PathLike[str] | Storage | Repository | Session | Icechunk
 """What a dataset can be opened from."""
 
 _UNNAMED = "__xarray_dataarray_variable__"  # what xarray itself calls an array without a name
+_MOST_GROUPS = 10
+_RECORDS = "icefloe/"
+"""Below it are the records of ingested files."""
 _NAME_ATTRIBUTE = "__xarray_dataarray_name__"
 
 
@@ -159,8 +165,12 @@ class IcefloeBackend(BackendEntrypoint):
 
     a URL or path of a repository (see `icefloe.storage_from_url`), a URL of a repository service
     like `icefloe://host/org/name`, a `Storage`, a `Repository`, a `Session` or its store. Of all
-    but the last two, `branch`, `tag`, `snapshot_id`
-    or `as_of` choose the version; the tip of `main` otherwise.
+    but the last two, `branch`, `tag`, `snapshot_id` or `as_of` choose the version; the tip of
+    `main` otherwise.
+
+    `authorize` lets virtual chunks be read: a list of url prefixes, read with the credentials of
+    the environment; a dict from url prefixes to credentials; or `True` for a repository of one's
+    own on this machine whose containers are all folders of this machine.
     """
 
     description = "Open versions of Icechunk repositories with Icefloe"
@@ -180,6 +190,7 @@ class IcefloeBackend(BackendEntrypoint):
         "snapshot_id",
         "as_of",
         "config",
+        "authorize",
         "authorize_virtual_chunk_access",
     )
 
@@ -206,20 +217,28 @@ class IcefloeBackend(BackendEntrypoint):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
         config: RepositoryConfig | None = None,
+        authorize: Authorize | None = None,
         authorize_virtual_chunk_access: Authorisations | None = None,
         **decoding: Any,
     ) -> xarray.Dataset:
-        """Open one group, lazily."""
+        """Open one group, lazily.
+
+        A group without variables is empty, and a warning names the groups below it.
+        """
         version = _Version(branch, tag, snapshot_id, as_of)
-        store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
+        access = _chosen_access(authorize, authorize_virtual_chunk_access)
+        store = version.store(filename_or_obj, config, access)
         with with_selections():
-            return _Zarr().open_dataset(
+            dataset = _Zarr().open_dataset(
                 cast("Any", store),
                 group=group,
                 drop_variables=drop_variables,
                 consolidated=False,
                 **decoding,
             )
+        if not dataset.variables:
+            _name_groups(store, group or "")
+        return dataset
 
     def open_groups_as_dict(  # type: ignore[override]
         self,
@@ -232,12 +251,14 @@ class IcefloeBackend(BackendEntrypoint):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
         config: RepositoryConfig | None = None,
+        authorize: Authorize | None = None,
         authorize_virtual_chunk_access: Authorisations | None = None,
         **decoding: Any,
     ) -> dict[str, xarray.Dataset]:
         """Open a group and all groups below it, lazily."""
         version = _Version(branch, tag, snapshot_id, as_of)
-        store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
+        access = _chosen_access(authorize, authorize_virtual_chunk_access)
+        store = version.store(filename_or_obj, config, access)
         with with_selections():
             return _Zarr().open_groups_as_dict(
                 cast("Any", store),
@@ -267,7 +288,7 @@ class _Version:
         self,
         source: Source,
         config: RepositoryConfig | None,
-        access: Authorisations | None,
+        access: Authorize | None,
     ) -> IcechunkStore:
         """Find the store of this version in a source."""
         if isinstance(source, Session | IcechunkStore):
@@ -285,30 +306,69 @@ class _Version:
         return repository.readonly_session(**chosen).store
 
 
+def _chosen_access(
+    authorize: Authorize | None, authorize_virtual_chunk_access: Authorisations | None
+) -> Authorize | None:
+    if not authorize:
+        return authorize_virtual_chunk_access
+    if authorize_virtual_chunk_access is not None:
+        raise InvalidInputError(
+            "authorize and authorize_virtual_chunk_access are two forms of one argument: leave one"
+            " out",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    return authorize
+
+
 def _repository(
     source: str | os.PathLike[str] | Storage | Repository,
     config: RepositoryConfig | None,
-    access: Authorisations | None,
+    access: Authorize | None,
 ) -> Repository:
-    if isinstance(source, Repository):
-        is_as_wanted = config is None and access is None
-        return source if is_as_wanted else source.reopen(config, access)
     if is_service_url(source):
         return _of_service(cast("str", source), config, access)
-    if not isinstance(source, Storage):
-        source = storage_from_url(os.fspath(source))
-    return Repository.open(source, config, access)
+    if isinstance(source, Repository):
+        repository = source if config is None else source.reopen(config)
+    else:
+        storage = source if isinstance(source, Storage) else storage_from_url(os.fspath(source))
+        if access is None or isinstance(access, Mapping):
+            return Repository.open(storage, config, access)
+        repository = Repository.open(storage, config)
+    if access is None:
+        return repository
+    containers = (repository.config.virtual_chunk_containers or {}).values()
+    allowed = authorised_by(access, repository.storage, containers)
+    return repository.reopen(config, allowed)
 
 
-def _of_service(
-    url: str, config: RepositoryConfig | None, access: Authorisations | None
-) -> Repository:
+def _of_service(url: str, config: RepositoryConfig | None, access: Authorize | None) -> Repository:
     if access is not None:
         raise InvalidInputError(
-            "the service decides what may be read: leave out authorize_virtual_chunk_access",
+            "the service decides what may be read: leave out authorize and"
+            " authorize_virtual_chunk_access",
             ErrorKind.NOT_ALLOWED,
         )
     from icefloe.catalog.client import locate
 
     repository = run_blocking(locate(url).repository())
     return repository if config is None else repository.reopen(config)
+
+
+def _name_groups(store: IcechunkStore, group: str) -> None:
+    """Warn that a group without variables has groups below it that have some."""
+    members = zarr.open_group(store, path=group, mode="r").members(max_depth=None)
+    paths = [path for path, member in members if isinstance(member, zarr.Array)]
+    below = sorted({path.rpartition("/")[0] for path in paths if not path.startswith(_RECORDS)})
+    if not below:
+        return
+    groups = [f"{group.strip('/')}/{path}".strip("/") for path in below]
+    shown = ", ".join(map(repr, groups[:_MOST_GROUPS]))
+    more = f" and {len(groups) - _MOST_GROUPS} more" if len(groups) > _MOST_GROUPS else ""
+    here = f"the group {group!r}" if group.strip("/") else "the root"
+    warnings.warn(
+        f"{here} has no variables, only groups: {shown}{more}. Open a group with"
+        f" xarray.open_dataset(..., engine='icefloe', group={groups[0]!r}), or all with"
+        " xarray.open_datatree(..., engine='icefloe')",
+        UserWarning,
+        skip_file_prefixes=(str(Path(__file__).parent), str(Path(xarray.__file__).parent)),
+    )

@@ -344,9 +344,9 @@ class RepositoryMaintenance:
         """Check that all versions are whole; nothing is changed.
 
         Every file that a version needs exists, has the right size, can be read, and fits to the
-        others; chunk objects are compared with one listing. With `deep`, all chunk objects are
-        read, too, and foreign objects are looked at (one request for each) and compared with
-        what was recorded of them, as far as they were authorised; all backups are read.
+        others; chunk objects are compared with one listing. If the repository was opened with
+        authorisations, foreign objects are looked at, too (one request for each), and compared
+        with what was recorded of them. With `deep`, all chunk objects and all backups are read.
 
         Others may go on writing. `on_progress` hears how much of how much is done.
 

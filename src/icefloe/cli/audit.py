@@ -13,6 +13,7 @@ import typer
 from icefloe.cli.common import JsonOption
 from icefloe.cli.entries import ServiceOption, client_of, done, show_entries, show_entry
 from icefloe.errors import ErrorKind, NotFoundError
+from icefloe.reports import counted
 
 if TYPE_CHECKING:
     from icefloe.catalog.wire import AuditEntry
@@ -77,7 +78,7 @@ def export(
     with file.open("w") as output:
         for count, line in enumerate(_lines(entries), 1):  # noqa: B007 - used below
             output.write(line)
-    done(f"{count} entries were written to {file}", as_json=as_json)
+    done(f"{counted(count, 'entry was', 'entries were')} written to {file}", as_json=as_json)
 
 
 def _lines(entries: Iterator[AuditEntry]) -> Iterator[str]:

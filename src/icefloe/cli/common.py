@@ -285,8 +285,10 @@ def present(report: Report, *, as_json: bool, max_rows: int | None = None) -> No
         return
     if (rows := report.rows(max_rows)) or report.has_empty_table:
         show_table(report.headings, rows)
+    from icefloe.cli.wording import in_shell_words
+
     for note in report.notes():
-        echo(note)
+        echo(in_shell_words(note))
 
 
 def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -338,41 +340,16 @@ def interruptible(after: str) -> Iterator[None]:
 def authorised(
     with_environment: Sequence[str], anonymously: Sequence[str]
 ) -> Mapping[str, AnyCredential | None]:
-    """Return each url prefix the credential of its platform.
+    """Return the credential of its platform for each url prefix.
 
     >>> sorted(authorised(["file:///data/"], ["s3://public/"]))
     ['file:///data/', 's3://public/']
     """
-    return {prefix: _credential(prefix, is_anonymous=False) for prefix in with_environment} | {
-        prefix: _credential(prefix, is_anonymous=True) for prefix in anonymously
+    from icefloe.credentials.access import credential_of_platform
+
+    return {prefix: credential_of_platform(prefix) for prefix in with_environment} | {
+        prefix: credential_of_platform(prefix, is_anonymous=True) for prefix in anonymously
     }
-
-
-def _credential(prefix: str, *, is_anonymous: bool) -> AnyCredential:
-    from icefloe.credentials import AzureCredentials, Credentials, GcsCredentials, S3Credentials
-
-    match prefix.partition("://")[0].lower():
-        case "file":
-            return Credentials.LocalFileSystemAccess()
-        case "http" | "https":
-            return Credentials.HttpAccess()
-        case "s3" | "tigris":
-            return Credentials.S3(
-                S3Credentials.Anonymous() if is_anonymous else S3Credentials.FromEnv()
-            )
-        case "gs" | "gcs":
-            return Credentials.Gcs(
-                GcsCredentials.Anonymous() if is_anonymous else GcsCredentials.FromEnv()
-            )
-        case "az" | "azure" | "abfs":
-            return Credentials.Azure(
-                AzureCredentials.Anonymous() if is_anonymous else AzureCredentials.FromEnv()
-            )
-    raise InvalidInputError(
-        f"{prefix!r} is not the URL of a place that can be authorised: write file:///…, s3://…,"
-        " gs://…, az://… or https://…",
-        ErrorKind.INVALID_CREDENTIALS,
-    )
 
 
 _UNITS: Final = {

@@ -24,6 +24,7 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.versions import version_options
+from icefloe.reports import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -164,7 +165,7 @@ def sources(
         return
     show_table(_HEADINGS, [_row(file) for file in files[:max_rows]])
     hidden = f" ({len(files) - max_rows} not shown)" if len(files) > max_rows else ""
-    echo(f"{len(files)} files{hidden}")
+    echo(f"{counted(len(files), 'file')}{hidden}")
 
 
 def _row(file: HeldFile) -> tuple[object, ...]:

@@ -1,7 +1,9 @@
 """`icefloe verify`, `doctor` and `repair`: whether a repository or a storage is sound."""
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +14,7 @@ from icefloe.cli.common import (
     DeepOption,
     JsonOption,
     MaxRowsOption,
+    Place,
     RepositoryArgument,
     authorised,
     interruptible,
@@ -19,6 +22,9 @@ from icefloe.cli.common import (
     present,
     progress_bar,
 )
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
 
 REPOSITORY_CODES: Final = {"healthy": 0, "damaged": 10, "incomplete": 11}
 STORAGE_CODES: Final = {"sound": 0, "unsafe": 10, "read-only": 11, "incomplete": 11}
@@ -38,7 +44,8 @@ def verify(
     """Check that every file that some version needs exists, can be read, and fits to the others.
 
     Changes nothing, and others may go on writing. For each damage: which array, which chunks,
-    which versions, and what can be done.
+    which versions, and what can be done. Files of virtual chunks are looked at where --authorize
+    allows it; so they are if the repository is your own, and both are on this machine.
 
     Exit code 0: healthy. 10: damaged. 11: no damage found, but not everything could be checked.
 
@@ -47,7 +54,8 @@ def verify(
     from icefloe.api.repository import Repository
 
     place = place_of(url, anonymous=anonymous)
-    access = {**place.access, **authorised(authorize or (), authorize_anonymous or ())}
+    given = {**place.access, **authorised(authorize or (), authorize_anonymous or ())}
+    access = given or _own_folders(place)
     with progress_bar("verifying") as on_progress:
         report = Repository.verify_storage(
             place.storage,
@@ -58,6 +66,18 @@ def verify(
     present(report, as_json=as_json, max_rows=max_rows)
     if code := REPOSITORY_CODES[report.verdict]:
         raise typer.Exit(code)
+
+
+def _own_folders(repository_place: Place) -> Mapping[str, AnyCredential | None]:
+    """Authorise folders of this machine for a repository of the user on this machine."""
+    from icefloe.errors import IcefloeError
+    from icefloe.virtual_chunks.consent import authorised_by
+
+    try:
+        containers = (repository_place.open().config.virtual_chunk_containers or {}).values()
+        return authorised_by(True, repository_place.storage, containers)  # noqa: FBT003 - a choice of words
+    except IcefloeError:  # it is elsewhere, or too damaged to be opened, which is reported
+        return {}
 
 
 def doctor(

@@ -20,12 +20,12 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
+from icefloe.cli.wording import in_shell_words
 from icefloe.errors import AccessDeniedError, ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
-    from icefloe.config import RepositoryConfig
     from icefloe.pipeline.combining.report import Report
     from icefloe.pipeline.files.options import (
         AttributeRule,
@@ -157,8 +157,9 @@ def ingest_virtual(
     container: Annotated[
         list[str] | None,
         typer.Option(
-            help="A folder, as URL, whose files the repository may refer to. "
-            "A new repository gets the folders of the sources."
+            help="A folder, as path or URL, whose files the repository may refer to; may be"
+            " repeated. A new repository gets the folders of the sources, or those above folders"
+            " of years."
         ),
     ] = None,
     group: GroupOption = "",
@@ -215,13 +216,20 @@ def ingest_virtual(
             engine=engine,
             master=master,
         )
-    _show(report, repository, plot, as_json=as_json)
+    _show(report, repository, repo, plot, as_json=as_json)
 
 
 def append(
     sources: SourcesArgument,
     *,
     repo: RepoOption,
+    container: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another folder, as path or URL, whose files the repository may refer to from now"
+            " on; may be repeated."
+        ),
+    ] = None,
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
@@ -247,7 +255,8 @@ def append(
 
     checked_plot(plot)
     checks = parse_check(check_values)
-    repository = open_repository(repo, writes=True)
+    target = place_of(repo, writes=True)
+    repository = _widened(target.open(), repo, container or [], target)
     with running_job(as_json=as_json) as on_progress:
         report = append_files(
             repository,
@@ -262,7 +271,7 @@ def append(
             engine=engine,
             master=master,
         )
-    _show(report, repository, plot, as_json=as_json)
+    _show(report, repository, repo, plot, as_json=as_json)
 
 
 def parse_check(text: str) -> ValueCheck:
@@ -371,28 +380,35 @@ def _filled(name: str, sources: Sequence[str], containers: Sequence[str]) -> Ite
     """
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
-    from icefloe.pipeline.files.sources import container_prefixes
+    from icefloe.pipeline.files.containers import as_prefix, container_at, wide_prefixes
 
     target = place_of(name, writes=True)
 
     def create() -> Repository:
-        prefixes = container_prefixes(containers or sources)
-        config = _with_containers(RepositoryConfig.default(), prefixes, target)
+        prefixes = [*map(as_prefix, containers)] if containers else wide_prefixes(sources)
+        _require_allowed(prefixes, target)
+        config = RepositoryConfig.default()
+        for prefix in prefixes:
+            config.set_virtual_chunk_container(container_at(prefix))
         created = Repository.create(target.storage, config)
         return open_repository(name, writes=True) if target.is_of_service else created
 
     is_new = not target.exists()
     with target.filled(create) as repository:
-        prefixes = [] if is_new else container_prefixes(containers)
-        yield _widened(repository, name, prefixes, target) if prefixes else repository
+        yield repository if is_new else _widened(repository, name, containers, target)
 
 
 def _widened(
-    repository: Repository, name: str, prefixes: Sequence[str], target: Place
+    repository: Repository, name: str, containers: Sequence[str], target: Place
 ) -> Repository:
     """Have a repository refer to more folders."""
-    wider = repository.reopen(_with_containers(repository.config, prefixes, target))
-    wider.save_config()
+    if not containers:
+        return repository
+    from icefloe.pipeline.files.containers import add_containers, as_prefix
+
+    prefixes = [*map(as_prefix, containers)]
+    _require_allowed(prefixes, target)
+    wider = add_containers(repository, prefixes)
     if not target.is_of_service:
         return wider
     try:
@@ -402,13 +418,9 @@ def _widened(
         raise
 
 
-def _with_containers(
-    config: RepositoryConfig, prefixes: Iterable[str], target: Place
-) -> RepositoryConfig:
+def _require_allowed(prefixes: Iterable[str], target: Place) -> None:
     from icefloe.pipeline.files.granted import OBJECT_STORE_SCHEMES
-    from icefloe.pipeline.files.sources import container_at
 
-    known = config.virtual_chunk_containers or {}
     for prefix in prefixes:
         if target.is_of_service and not prefix.startswith(OBJECT_STORE_SCHEMES):
             raise InvalidInputError(
@@ -416,9 +428,6 @@ def _with_containers(
                 " the values with `icefloe ingest native`, or upload the files",
                 ErrorKind.INVALID_VIRTUAL_REF,
             )
-        if prefix not in known:
-            config.set_virtual_chunk_container(container_at(prefix))
-    return config
 
 
 @contextmanager
@@ -435,9 +444,10 @@ def running_job(*, as_json: bool) -> Iterator[OnProgress | None]:
         raise typer.Exit(INTERRUPTED) from None
     except MisfitsError as error:
         if as_json:
-            show_json(error.report.to_dict())
+            show_json(for_shell(error.report).to_dict())
         else:
             show_misfits(error.report)
+            error.message = error.in_short
         raise
     except ValuesMismatchError as error:
         if as_json:
@@ -450,8 +460,25 @@ def running_job(*, as_json: bool) -> Iterator[OnProgress | None]:
         raise
 
 
+def show_opening(lines: Sequence[str]) -> None:
+    """Print the lines of Python that open a dataset."""
+    echo("open it in Python:")
+    for line in lines:
+        echo(f"  {line}")
+
+
+def for_shell(report: Report) -> Report:
+    """Return a report whose advice names options of commands."""
+    from icefloe.records import replace
+
+    misfits = (replace(m, message=in_shell_words(m.message)) for m in report.misfits)
+    notes = map(in_shell_words, report.notes)
+    return replace(report, misfits=tuple(misfits), notes=tuple(notes))
+
+
 def show_misfits(report: Report) -> None:
     """List files that do not fit, with the reasons."""
+    report = for_shell(report)
     rows = [(misfit.url, misfit.kind.value, misfit.message) for misfit in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
@@ -460,29 +487,44 @@ def show_misfits(report: Report) -> None:
 
 def show_notes(report: Report) -> None:
     """Print what was settled without asking, and which values could not be compared."""
-    for note in report.notes:
+    for note in for_shell(report).notes:
         echo(note)
     for unchecked in () if report.checked is None else report.checked.unchecked[:_MOST_ROWS]:
         echo(str(unchecked))
 
 
-def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
-    """Report what was done, and what the dataset holds afterwards."""
+def _show(
+    report: Any, repository: Repository, name: str, plot: Path | None, *, as_json: bool
+) -> None:
+    """Report what was done, what the dataset holds afterwards, and how it is opened."""
+    from icefloe.cli.opening import opening_lines
     from icefloe.pipeline.coverage import read_coverage
 
     session = repository.readonly_session(report.branch)
     is_there = report.snapshot is not None or report.known
     coverage = read_coverage(session, report.group) if is_there else ()
+    opening = opening_lines(repository, name, report.group, report.branch) if is_there else ()
+    containers = [*(repository.config.virtual_chunk_containers or {})]
     if as_json:
         dataset = coverage[0].to_dict() if coverage else None
-        show_json({**report.to_dict(), "holds": dataset})
+        shown = {**report.to_dict(), "scan": for_shell(report.scan).to_dict()}
+        show_json({**shown, "holds": dataset, "containers": containers, "open": opening})
     else:
         if report.scan.misfits:
             show_misfits(report.scan)
         show_notes(report.scan)
         for url in report.changed:
             echo(f"changed since it was ingested: {url}")
+        for url in report.missing[:_MOST_ROWS]:
+            echo(
+                f"disappeared since it was ingested: {url}: nobody can read its chunks; put the"
+                " file back, or ingest the data from where it is now"
+            )
         if coverage:
             show_coverage(coverage)
         echo(report.summary())
+        if report.snapshot is not None:
+            for prefix in containers:
+                echo(f"the repository may refer to files below {prefix}")
+            show_opening(opening)
     write_plot(plot, coverage)

@@ -25,6 +25,7 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.versions import version_options
+from icefloe.reports import counted
 
 _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 
@@ -67,7 +68,7 @@ def show(
         return
     show_table(LAYOUT_HEADINGS, [manifest.to_row() for manifest in manifest_layout[:max_rows]])
     refs = sum(manifest.num_chunk_refs for manifest in manifest_layout)
-    echo(f"{len(manifest_layout)} in all: {refs} references")
+    echo(f"{len(manifest_layout)} in all: {counted(refs, 'reference')}")
 
 
 def suggest(

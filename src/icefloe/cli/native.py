@@ -41,12 +41,14 @@ from icefloe.cli.ingest import (
     running_job,
     show_misfits,
     show_notes,
+    show_opening,
 )
 from icefloe.cli.versions import version_options
 from icefloe.pipeline.files import FILES_CHECKED
 from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
+    from icefloe.api.repository import Repository
     from icefloe.pipeline.copying.layouts import CopyOptions
 
 ChunksOption = Annotated[
@@ -158,7 +160,7 @@ def ingest_native(
             engine=engine,
             master=master,
         )
-    _show(report, as_json=as_json)
+    _show(report, repository, repo, as_json=as_json)
 
 
 def rechunk(
@@ -236,7 +238,7 @@ def rechunk(
             engine=engine,
             master=master,
         )
-    _show(report, as_json=as_json)
+    _show(report, repository, repo, as_json=as_json)
 
 
 def _options(
@@ -294,9 +296,13 @@ def parse_memory(text: str) -> int:
         raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
-def _show(report: Any, *, as_json: bool) -> None:
+def _show(report: Any, repository: "Repository", name: str, *, as_json: bool) -> None:
+    from icefloe.cli.opening import opening_lines
+
+    is_there = report.snapshot is not None
+    opening = opening_lines(repository, name, report.group, report.branch) if is_there else ()
     if as_json:
-        show_json(report.to_dict())
+        show_json({**report.to_dict(), "open": opening})
         return
     if report.scan is not None:
         if report.scan.misfits:
@@ -305,3 +311,5 @@ def _show(report: Any, *, as_json: bool) -> None:
     for note in report.notes:
         echo(note)
     echo(report.summary())
+    if is_there:
+        show_opening(opening)

@@ -404,7 +404,7 @@ def _found_container(config: RepositoryConfig, text: str) -> VirtualChunkContain
 
 def _store(url_prefix: str, options: Mapping[str, Any]) -> AnyObjectStoreConfig:
     from icefloe.config.stores import STORES_OF_SCHEME, azure_store, s3_store
-    from icefloe.pipeline.files.sources import container_at
+    from icefloe.pipeline.files.containers import container_at
 
     scheme = url_prefix.partition(":")[0].lower()
     # For a scheme of one's own, a server like S3 has the buckets.

@@ -23,6 +23,7 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
+from icefloe.reports import counted
 
 if TYPE_CHECKING:
     from icefloe.maintenance.sweeping import GCSummary
@@ -114,7 +115,7 @@ def expire(
     expired = set[str]()
     if is_needed and not dry_run:
         count = len(plan.snapshots)
-        require_consent(f"let {count} versions leave the history?", is_given=yes)
+        require_consent(f"let {counted(count, 'version')} leave the history?", is_given=yes)
         after = "the repository is whole; the same command, run again, finishes the work"
         with progress_bar("expiring"), interruptible(after):
             expired = repository.expire_snapshots(
@@ -128,7 +129,7 @@ def expire(
         done = None if dry_run else sorted(expired)
         show_json({"older_than": cutoff.isoformat(), "plan": plan.to_dict(), "expired": done})
     elif is_needed and not dry_run:
-        echo(f"expired: {len(expired)} versions; icefloe gc makes room")
+        echo(f"expired: {counted(len(expired), 'version')}; icefloe gc makes room")
 
 
 INCOMPLETE: Final = 11
@@ -183,7 +184,7 @@ def gc(
     done: GCSummary | None = None
     if not dry_run and (summary is None or summary.objects_deleted):
         if summary is not None:
-            require_consent(f"delete {summary.objects_deleted} objects?", is_given=yes)
+            require_consent(f"delete {counted(summary.objects_deleted, 'object')}?", is_given=yes)
         after = "nothing that is needed was lost; the same command, run again, goes on"
         with progress_bar("collecting garbage") as bar, interruptible(after):
             done = repository.garbage_collect(cutoff, incremental=incremental, on_progress=bar)
@@ -204,8 +205,8 @@ def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: b
     if not summary.is_complete:
         phases = ", ".join(summary.skipped_phases) or "none"
         echo(
-            f"{summary.objects_failed_to_delete} objects could not be deleted; kinds not gone"
-            f" through to the end: {phases}; run it again",
+            f"{counted(summary.objects_failed_to_delete, 'object')} could not be deleted; kinds"
+            f" not gone through to the end: {phases}; run it again",
             err=True,
         )
         raise typer.Exit(INCOMPLETE)

@@ -42,6 +42,10 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
             r"set on_change='(warn|off)' on its container",
             r"set the container again, with `icefloe container add` and --on-change \1",
         ),
+        (
+            r"add one with icefloe\.pipeline\.add_containers\(repository, \[(['\"].*?['\"])\]\)",
+            r"add one with --container \1",
+        ),
         (r"^endpoint_url (?=must|')", "--endpoint-url "),
         (r"(?<=takes no options: )[a-z_, ]+", _as_options),
         (r"move it with reset_branch", "move it with `icefloe branch reset`"),

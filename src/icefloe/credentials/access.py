@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
 from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
 from icefloe.credentials.s3 import AnyS3Credential, S3Credentials, S3StaticCredentials
-from icefloe.errors import ErrorKind, WrongTypeError
+from icefloe.errors import ErrorKind, InvalidInputError, WrongTypeError
 from icefloe.values import Variant, public_name, variant_of
 
 
@@ -129,6 +129,36 @@ def checked_authorisations(
                 skip_file_prefixes=(_PACKAGE,),
             )
     return containers_credentials(authorisations)
+
+
+def credential_of_platform(prefix: str, *, is_anonymous: bool = False) -> AnyCredential:
+    """Return the credential for a URL prefix: that of the environment, or none at all.
+
+    >>> credential_of_platform("s3://era5/")
+    icefloe.credentials.Credentials.S3(icefloe.credentials.S3Credentials.FromEnv())
+    """
+    match prefix.partition("://")[0].lower():
+        case "file":
+            return Credentials.LocalFileSystemAccess()
+        case "http" | "https":
+            return Credentials.HttpAccess()
+        case "s3" | "tigris":
+            return Credentials.S3(
+                S3Credentials.Anonymous() if is_anonymous else S3Credentials.FromEnv()
+            )
+        case "gs" | "gcs":
+            return Credentials.Gcs(
+                GcsCredentials.Anonymous() if is_anonymous else GcsCredentials.FromEnv()
+            )
+        case "az" | "azure" | "abfs":
+            return Credentials.Azure(
+                AzureCredentials.Anonymous() if is_anonymous else AzureCredentials.FromEnv()
+            )
+    raise InvalidInputError(
+        f"{_shown(prefix)} is not the URL of a place that can be authorised: write file:///…,"
+        " s3://…, gs://…, az://… or https://…",
+        ErrorKind.INVALID_CREDENTIALS,
+    )
 
 
 def _shown(prefix: str) -> str:

@@ -30,7 +30,7 @@ from icefloe.repo.migration_state import is_unfinished, unfinished
 from icefloe.repo.ref_ledger import parse_ref
 from icefloe.repo.repo_changes import ONLINE
 from icefloe.repo.repo_ledger import StoredRepo, create_repo, load_repo, replace_repo
-from icefloe.reports import FactsReport
+from icefloe.reports import FactsReport, counted
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.storage.keys import same_state
 from icefloe.values.model import Progress
@@ -360,7 +360,8 @@ class MigrationReport(FactsReport, Record):
 
     def _notes(self) -> Iterator[str]:
         what = (
-            f"{self.versions} versions, {self.branches} branches, {self.tags} tags,"
+            f"{counted(self.versions, 'version')}, {counted(self.branches, 'branch', 'branches')},"
+            f" {counted(self.tags, 'tag')},"
             f" {self.deleted_tags} deleted tags"
         )
         if self.was_migrated:
@@ -370,11 +371,12 @@ class MigrationReport(FactsReport, Record):
         else:
             yield f"migrated to spec version 2: {what}"
         if self.old_files_removed:
-            yield f"{self.old_files_removed} files of spec version 1 moved to {SET_ASIDE_PREFIX}"
+            moved = counted(self.old_files_removed, "file")
+            yield f"{moved} of spec version 1 moved to {SET_ASIDE_PREFIX}"
         elif self.old_files and not self.dry_run and not self.not_removed:
             yield (
-                f"{self.old_files} files of spec version 1 were kept: without the object `repo` the"
-                " repository is what it was before"
+                f"{counted(self.old_files, 'file')} of spec version 1 stayed: without the object"
+                " `repo` the repository is what it was before"
             )
         for key, reason in self.not_removed.items():
             yield f"{key} is not needed any more, but could not be removed: {reason}"

@@ -12,14 +12,15 @@ from .coverage import coverage_svg as coverage_svg
 from .coverage import coverage_text as coverage_text
 from .coverage import read_coverage as read_coverage
 from .coverage import read_sources as read_sources
+from .files.containers import add_containers as add_containers
+from .files.containers import container_at as container_at
+from .files.containers import container_prefixes as container_prefixes
 from .files.editing import EditableFile as EditableFile
 from .files.editing import FileVariable as FileVariable
 from .files.options import CombineOptions as CombineOptions
 from .files.options import Format as Format
 from .files.options import ParseOptions as ParseOptions
 from .files.sources import SourceAccess as SourceAccess
-from .files.sources import container_at as container_at
-from .files.sources import container_prefixes as container_prefixes
 from .local import virtualize_locally as virtualize_locally
 from .planning import CopyEstimate as CopyEstimate
 from .planning import JobPlan as JobPlan

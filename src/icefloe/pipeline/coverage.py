@@ -33,7 +33,7 @@ from icefloe.pipeline.writing.provenance import (
 )
 from icefloe.printable import printable
 from icefloe.records import Record
-from icefloe.reports import JsonReady
+from icefloe.reports import JsonReady, counted
 
 _DAY: Final = 86_400_000_000
 
@@ -573,7 +573,9 @@ def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> s
 def _headline(coverage: DatasetCoverage) -> str:
     where = f"group {printable(coverage.group)}" if coverage.group else "root group"
     range_ = f": {coverage.first} … {coverage.last}" if coverage.length else ""
-    return f"{where}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
+    return (
+        f"{where}, {counted(coverage.length, 'step')} along {printable(coverage.dimension)}{range_}"
+    )
 
 
 def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:
@@ -594,9 +596,9 @@ def _family_name(family: FamilyCoverage, most: int = 4) -> str:
 
 def _counts(family: FamilyCoverage) -> str:
     there = family.all_steps - family.steps(Presence.MISSING)
-    parts = [f"{there} of {family.all_steps} steps", f"{family.files} files"]
+    parts = [f"{there} of {counted(family.all_steps, 'step')}", counted(family.files, "file")]
     if partial := family.steps(Presence.PARTIAL):
-        parts.append(f"{partial} steps in part")
+        parts.append(f"{counted(partial, 'step')} in part")
     if family.late_files:
         parts.append(f"{len(family.late_files)} came late")
     return ", ".join(parts)
@@ -607,7 +609,7 @@ def _span_text(coverage: DatasetCoverage, span: Span) -> str:
     if span.steps == 1:
         return f"{name} {span.first}"
     about = "about " if span.start is None else ""
-    return f"{name} {span.first} … {span.last} ({about}{span.steps} steps)"
+    return f"{name} {span.first} … {span.last} ({about}{counted(span.steps, 'step')})"
 
 
 # -- SVG -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import Combined, combine
 from icefloe.pipeline.combining.report import MisfitsError, Report
+from icefloe.pipeline.files.containers import not_covered
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
@@ -153,8 +154,7 @@ def _write_references(
     )
     if len(refused):
         raise InvalidInputError(
-            f"no virtual chunk container covers {whole.locations[0]}: add one to the"
-            " repository's configuration",
+            not_covered(whole.locations[0]),
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
 

@@ -20,7 +20,7 @@ from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.records import Record, asdict, replace
-from icefloe.reports import shown_bytes
+from icefloe.reports import counted, shown_bytes
 
 TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
@@ -377,9 +377,9 @@ class CopyEstimate(Record, kw_only=True):
         scan = [] if self.scan is None else [(f"scan: {a}", b) for a, b in self.scan.rows()]
         return [
             *scan,
-            ("values", f"{shown_bytes(self.values_bytes)} in {self.arrays} arrays"),
-            ("reads", f"{self.source_reads} chunks, each {again:.1f} times"),
-            ("writes", f"at most {self.objects} objects"),
+            ("values", f"{shown_bytes(self.values_bytes)} in {counted(self.arrays, 'array')}"),
+            ("reads", f"{counted(self.source_reads, 'chunk')}, each {again:.1f} times"),
+            ("writes", f"at most {counted(self.objects, 'object')}"),
             (
                 "tasks",
                 f"{self.copy_tasks + self.write_tasks}: {self.copy_tasks} copy {self.regions}"

@@ -343,6 +343,11 @@ class VirtualReader:
         return all(prefix.scheme == "file" for _, prefix in self.resolver.access.prefixes)
 
     @property
+    def is_authorised(self) -> bool:
+        """Whether anything may be read."""
+        return bool(self.resolver.access.prefixes)
+
+    @property
     def clients_opened(self) -> int:
         """The number of storages that this process has opened."""
         return self._fetching.clients.opened

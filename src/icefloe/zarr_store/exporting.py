@@ -20,7 +20,7 @@ from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
 from icefloe.records import Record, replace
 from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
-from icefloe.reports import FactsReport, shown_bytes
+from icefloe.reports import FactsReport, counted, shown_bytes
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
@@ -62,11 +62,12 @@ class ExportReport(FactsReport, Record):
 
     def _notes(self) -> Iterator[str]:
         there = self.chunks - self.chunks_copied
-        yield f"version {self.snapshot_id}: {self.groups} groups, {self.arrays} arrays"
-        copied = f"{self.chunks_copied} chunks copied ({shown_bytes(self.bytes_copied)})"
-        yield f"{copied}, {there} were there already"
+        held = f"{counted(self.groups, 'group')}, {counted(self.arrays, 'array')}"
+        yield f"version {self.snapshot_id}: {held}"
+        copied = f"{counted(self.chunks_copied, 'chunk')} copied ({shown_bytes(self.bytes_copied)})"
+        yield f"{copied}, {counted(there, 'was', 'were')} there already"
         if self.chunks_compared:
-            yield f"{self.chunks_compared} chunks compared byte by byte: all the same"
+            yield f"{counted(self.chunks_compared, 'chunk')} compared byte by byte: all the same"
 
 
 async def export(

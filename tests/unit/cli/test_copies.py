@@ -55,13 +55,13 @@ def test_migrate(place: Path) -> None:
         found = json.loads(run("migrate", str(place), "--yes", "--json").stdout)
         assert found["was_migrated"] is True
         return
-    assert "can be migrated to spec version 2: 3 versions, 1 branches, 2 tags" in dry.stdout
+    assert "can be migrated to spec version 2: 3 versions, 1 branch, 2 tags" in dry.stdout
     assert run("migrate", str(place), answer="n\n").exit_code == DECLINED
     assert spec_of(place) == 1
     done = run("migrate", str(place), answer="y\n")
     assert done.exit_code == 0, done.output
     assert "migrated to spec version 2" in done.stdout
-    assert "4 files of spec version 1 were kept" in done.stdout
+    assert "4 files of spec version 1 stayed" in done.stdout
     assert spec_of(place) == 2
     again = run("migrate", str(place), "--yes", "--delete-unused-v1-files", "--json")
     assert again.exit_code == 0, again.output
@@ -91,7 +91,7 @@ def test_export(place: Path, tmp_path: Path) -> None:
     target = tmp_path / "plain.zarr"
     result = run("export", str(place), str(target), "--group", "g", "--consolidated", "--deep")
     assert result.exit_code == 0, result.output
-    assert "1 groups, 1 arrays" in result.stdout
+    assert "1 group, 1 array" in result.stdout
     assert "4 chunks copied" in result.stdout
     assert "4 chunks compared" in result.stdout
     group = zarr.open_group(str(target), mode="r")

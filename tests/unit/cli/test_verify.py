@@ -53,7 +53,7 @@ def test_damaged(place: Path) -> None:
     assert f"chunks/{lost.name} does not exist" in message
     assert remedy.startswith("  to do: put the object back")
     assert summary.startswith("damaged:")
-    assert summary.endswith("1 damages")
+    assert summary.endswith("1 damage")
 
 
 def test_damaged_as_json(place: Path) -> None:

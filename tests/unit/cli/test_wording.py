@@ -12,7 +12,7 @@ from icefloe.cli.wording import in_shell_words
 from icefloe.config import VirtualChunkContainer, s3_store
 from icefloe.errors import ConflictError, IcefloeError, RebaseFailedError
 from icefloe.pipeline.combining.report import MisfitsError, Report
-from icefloe.pipeline.files.sources import container_at
+from icefloe.pipeline.files.containers import container_at
 from icefloe.storage import storage_from_url
 from icefloe.virtual_chunks.access import unauthorised
 

@@ -472,14 +472,16 @@ def virtual(tmp_path: Path) -> tuple[icefloe.Repository, Path]:
     return repository, files
 
 
-def test_files_of_others_are_left_alone_unless_asked_for(
+def test_files_of_others_are_left_alone_unless_authorised(
     virtual: tuple[icefloe.Repository, Path],
 ) -> None:
     repository, files = virtual
     (files / "one.bin").unlink()
-    report = repository.verify()
+    report = icefloe.Repository.open(repository.storage).verify()
     assert report.is_healthy
     assert report.checked["virtual_objects"] == 0
+    report = repository.verify()
+    assert [damage.kind for damage in report.damages] == ["no-virtual-object"]
 
 
 def test_files_of_others_that_are_as_recorded_are_healthy(

@@ -56,7 +56,7 @@ from icefloe.repo.lifecycle import CLONE_MARKER, Marker
 from icefloe.repo.migration_state import require_unmigrated
 from icefloe.repo.ref_ledger import parse_ref, ref_bytes
 from icefloe.repo.repo_changes import ONLINE, require_listed
-from icefloe.reports import FactsReport, shown_bytes
+from icefloe.reports import FactsReport, counted, shown_bytes
 from icefloe.storage import Backend, Storage
 from icefloe.storage import Version as State
 from icefloe.values.model import Progress
@@ -249,9 +249,9 @@ class CloneReport(FactsReport, Record):
             yield "the same repository was there already: nothing was copied"
             return
         way = "by the store itself" if self.is_server_side else "through this machine"
-        yield f"{shown_bytes(self.bytes_copied)} copied {way}, {self.versions} versions"
+        yield f"{shown_bytes(self.bytes_copied)} copied {way}, {counted(self.versions, 'version')}"
         if self.objects_compared:
-            yield f"{self.objects_compared} objects compared byte by byte: all the same"
+            yield f"{counted(self.objects_compared, 'object')} compared byte by byte: all the same"
         else:
             yield "all objects are there, with their sizes"
         for kind, count in self.objects_missing.items():
@@ -370,9 +370,9 @@ async def _require_place(
     ours = {snapshot.raw for snapshot in selection.snapshots}
     if unknown := len(theirs - ours):
         raise ConflictError(
-            message=f"the repository there has {unknown} versions that the source does not list"
-            " (any more): it is no earlier clone, or was written to, or versions have expired;"
-            " choose an empty place",
+            message=f"the repository there has {counted(unknown, 'version')} that the source does"
+            " not list (any more): it is no earlier clone, or was written to, or versions have"
+            " expired; choose an empty place",
             kind=ErrorKind.REPO_INFO_UPDATED,
         )
 

@@ -24,7 +24,7 @@ from icefloe.maintenance.dependencies.places import PlaceSummary, UsedPlaces
 from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, resolve
-from icefloe.reports import Report, shown_bytes
+from icefloe.reports import Report, counted, shown_bytes
 from icefloe.values.model import Progress
 from icefloe.values.urls import parse_prefix
 from icefloe.virtual_chunks.grouping import (
@@ -183,7 +183,7 @@ class VirtualDependencies(Report, Record, eq=False):
 
     def total(self, most: int = _SHOWN_ROWS) -> str:
         """Sum up in a line, with how many rows are left out."""
-        text = f"{len(self)} in all: {self.chunks} chunks, {shown_bytes(self.bytes)}"
+        text = f"{len(self)} in all: {counted(self.chunks, 'chunk')}, {shown_bytes(self.bytes)}"
         left_out = len(self) - most
         return f"{text} ({left_out} not shown)" if left_out > 0 else text
 

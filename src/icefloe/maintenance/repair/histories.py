@@ -33,6 +33,7 @@ from icefloe.records import MutableRecord, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.repo_changes import Change, Changed
 from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.reports import counted
 from icefloe.walk.history import oldest_ancestors
 
 _K = DamageKind
@@ -298,7 +299,12 @@ async def drop_versions(
         return
     change = DropLost(lost)
     await ledger.update(change)
-    message = "; ".join([f"{len(gone)} versions leave the history: {why}", *change.told])
+    message = "; ".join(
+        [
+            f"{counted(len(gone), 'version leaves', 'versions leave')} the history: {why}",
+            *change.told,
+        ]
+    )
     shop.done(RepairKind.DROP_VERSIONS, message, [REPO_KEY], versions=gone)
 
 

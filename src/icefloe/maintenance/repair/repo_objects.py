@@ -45,6 +45,7 @@ from icefloe.repo import repo_changes
 from icefloe.repo.lifecycle import initial_snapshot
 from icefloe.repo.repo_changes import Change, Changed
 from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.reports import counted
 from icefloe.storage import Version
 
 _HELD: Final = 64
@@ -197,7 +198,8 @@ async def rebuild_repo_object(shop: Workshop, problem: str, damaged: Version | N
         attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
     )
     message = (
-        f"{problem}, and no backup can be read: it is made again of {len(entries)} snapshots."
+        f"{problem}, and no backup can be read: it is made again of"
+        f" {counted(len(entries), 'snapshot')}."
         f" {MAIN_BRANCH} ends at {branches[MAIN_BRANCH]}, the newest; other ends of histories are"
         f" branches {RECOVERED}…; tags, names of branches, configuration, metadata and log are lost"
     )

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from icefloe.records import Record
-from icefloe.reports import JsonReady, Report, plain
+from icefloe.reports import JsonReady, Report, counted, plain
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]
 """Boxes of chunk coordinates: first and first after, along each dimension."""
@@ -131,12 +131,14 @@ class VerificationReport(Report, Record):
     def summary(self) -> str:
         """Sum up in a line."""
         checked = self.checked.items()
-        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in checked)
+        counts = ", ".join(
+            counted(count, name.removesuffix("s").replace("_", " ")) for name, count in checked
+        )
         text = f"{self.verdict}: {counts} looked at"
         if self.damages:
-            text += f"; {len(self.damages) + self.damages_left_out} damages"
+            text += f"; {counted(len(self.damages) + self.damages_left_out, 'damage')}"
         if self.unchecked_objects:
-            text += f"; {self.unchecked_objects} objects could not be looked at"
+            text += f"; {counted(self.unchecked_objects, 'object')} could not be looked at"
         return text
 
 

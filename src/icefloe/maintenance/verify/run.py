@@ -106,7 +106,8 @@ async def verify(
 ) -> VerificationReport:
     """Check all stored files of a repository; nothing is changed.
 
-    `virtual` reads what the caller authorised. `files_of` may give another way to read files,
+    `virtual` reads what the caller authorised: foreign objects are looked at if it may read any
+    of them, and with the deep rules anyway. `files_of` may give another way to read files,
     for callers who check the same files repeatedly.
     """
     rules = rules or VerificationRules()
@@ -115,7 +116,9 @@ async def verify(
     findings = Findings()
     files = files_of(backend, findings)
     with ChunkObjects(backend, max_bytes=rules.max_key_bytes) as chunks:
-        run = _Run(files, rules, chunks, VirtualObjects(virtual) if rules.deep else None, progress)
+        is_looked_at = rules.deep or (virtual is not None and virtual.is_authorised)
+        objects = VirtualObjects(virtual) if is_looked_at else None
+        run = _Run(files, rules, chunks, objects, progress)
         return await run.verify()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, field, replace
-from icefloe.reports import JsonReady, table_text
+from icefloe.reports import JsonReady, counted, table_text
 
 
 class Misfit(Record, order=True):
@@ -92,7 +92,7 @@ class Unchecked(Record, order=True):
 
     def __str__(self) -> str:
         what = f"{self.path!r}" if self.path else "values"
-        more = f" and {self.files - 1} more files" if self.files > 1 else ""
+        more = f" and {counted(self.files - 1, 'more file')}" if self.files > 1 else ""
         return f"not compared: {what} in {self.url}{more}: {self.reason}"
 
 
@@ -120,12 +120,14 @@ class CheckedValues(Record):
             text = "no values compared"
         else:
             names = ", ".join(sorted(self.readers))
-            text = f"{self.values} values in {self.chunks} chunks of {self.files} files compared"
-            text += f" ({names})"
+            text = (
+                f"{counted(self.values, 'value')} in {counted(self.chunks, 'chunk')} of"
+                f" {counted(self.files, 'file')} compared ({names})"
+            )
         arrays = len({unchecked.path for unchecked in self.unchecked if unchecked.path})
         files = sum(unchecked.files for unchecked in self.unchecked if not unchecked.path)
-        text += f", {arrays} arrays could not be" if arrays else ""
-        return f"{text}, {files} files could not be" if files else text
+        text += f", {counted(arrays, 'array')} could not be" if arrays else ""
+        return f"{text}, {counted(files, 'file')} could not be" if files else text
 
 
 def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
@@ -193,14 +195,17 @@ class Report(JsonReady, Record):
 
     def summary(self) -> str:
         """Return a summary in one line."""
-        parts = [f"{self.used} of {self.files} files fit"]
+        parts = [f"{self.used} of {counted(self.files, 'file fits', 'files fit')}"]
+        if not self.files:
+            parts = ["no new file"]
         if self.misfits:
             parts.append(", ".join(f"{kind}: {n}" for kind, n in self.counts().items()))
         if self.coverage.gaps:
             missing = sum(gap.missing for gap in self.coverage.gaps)
-            parts.append(f"{len(self.coverage.gaps)} gaps, about {missing} steps missing")
+            gaps = counted(len(self.coverage.gaps), "gap")
+            parts.append(f"{gaps}, about {counted(missing, 'step')} missing")
         if self.coverage.missing_places:
-            parts.append(f"{self.coverage.missing_places} places without a file")
+            parts.append(f"{counted(self.coverage.missing_places, 'place')} without a file")
         if self.checked is not None:
             parts.append(self.checked.summary())
         return "; ".join(parts)
@@ -221,7 +226,11 @@ class ValuesMismatchError(SourceError):
 
     def __init__(self, checked: CheckedValues) -> None:
         first, *others = checked.mismatches
-        more = f"\n... and {len(others)} more arrays or files" if others else ""
+        more = (
+            f"\n... and {counted(len(others), 'more mismatch', 'more mismatches')}"
+            if others
+            else ""
+        )
         super().__init__(
             f"values would be read wrongly, and nothing was written: {first}{more}\nLeave the"
             " file or the variable out (drop=...), or convert the file to another format",
@@ -242,10 +251,10 @@ class MisfitsError(SourceError):
 
     def __init__(self, report: Report) -> None:
         first = report.misfits[0].url if report.misfits else ""
-        super().__init__(
-            f"{len(report.by_file())} of {report.files} files do not fit, and nothing was"
-            f" written:\n{report.table(20)}\nMend or remove them, or leave them out with"
-            " on_misfit='skip'",
-            url=first,
-        )
+        unfit = f"{len(report.by_file())} of {counted(report.files, 'file does', 'files do')}"
+        head = f"{unfit} not fit, and nothing was written"
+        advice = "Mend or remove them, or leave them out with on_misfit='skip'"
+        super().__init__(f"{head}:\n{report.table(20)}\n{advice}", url=first)
         self.report = report
+        self.in_short = f"{head}. {advice}"
+        """The message without the list of files."""

@@ -10,18 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from icefloe.config import VirtualChunkContainer
-from icefloe.config.stores import (
-    AnyObjectStoreConfig,
-    gcs_store,
-    http_store,
-    local_filesystem_store,
-    s3_store,
-)
 from icefloe.effects import iterate_blocking, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
@@ -332,6 +323,11 @@ def folder_of(url: str) -> str:
     return fixed if fixed.endswith("/") else fixed[: fixed.rindex("/") + 1]
 
 
+def has_magic(url: str) -> bool:
+    """Return whether a path or URL is a pattern."""
+    return _MAGIC.search(url) is not None
+
+
 def _fixed_part(url: str) -> str:
     """Return the part before the first special character, up to a slash."""
     match = _MAGIC.search(url)
@@ -384,45 +380,3 @@ async def look_at(url: str, access: SourceAccess) -> SourceState:
     source = access.place(url)
     info = (await source.backend.head(source.key)).info
     return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
-
-
-def container_prefixes(patterns: Iterable[Pattern]) -> list[str]:
-    """Name the folders that sources lie in; of nested ones the outer.
-
-    >>> container_prefixes(["s3://era5/2020/*.nc", "s3://era5/2020/12/last.nc"])
-    ['s3://era5/2020/']
-    """
-    folders = sorted({folder_of(as_url(pattern)) for pattern in patterns})
-    outer: list[str] = []
-    for folder in folders:
-        if not (outer and folder.startswith(outer[-1])):
-            outer.append(folder)
-    return outer
-
-
-def container_at(prefix: str) -> VirtualChunkContainer:
-    """Make a container for a folder, in the way that its URL says.
-
-    >>> container_at("s3://era5/2020/").url_prefix
-    's3://era5/2020/'
-    """
-    return VirtualChunkContainer(prefix, _store(prefix))
-
-
-def _store(prefix: str) -> AnyObjectStoreConfig:
-    parts = urlsplit(prefix)
-    match parts.scheme:
-        case "file":
-            return local_filesystem_store(str(Path(unquote(parts.path))))
-        case "s3":
-            return s3_store()
-        case "gs" | "gcs":
-            return gcs_store()
-        case "http" | "https":
-            return http_store()
-        case scheme:
-            raise InvalidInputError(
-                f"a container for {scheme}:// needs more than a URL: add it to the repository's"
-                " configuration in Python, with set_virtual_chunk_container",
-                ErrorKind.CANNOT_PARSE_URL,
-            )

@@ -37,7 +37,7 @@ from icefloe.pipeline.running.progress import OnProgress, Watch
 from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
-from icefloe.reports import JsonReady
+from icefloe.reports import JsonReady, counted, shown_bytes
 from icefloe.transactions.commit import LogWriter, commit
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.external_manifests import link_manifests, write_log
@@ -93,7 +93,7 @@ class JobReport(AnyReport, kw_only=True):
     ...     job="0a", branch="main", group="", scan=Report(3, 2), snapshot="VY76", references=120
     ... )
     >>> print(report.summary())
-    2 of 3 files fit; 120 chunks (0 bytes) in 0 manifests; committed VY76 to 'main'
+    2 of 3 files fit; 120 chunks (0 B) in 0 manifests; committed VY76 to 'main'
     """
 
     scan: Report
@@ -108,6 +108,8 @@ class JobReport(AnyReport, kw_only=True):
     """Files that were ingested before, and have changed since; see `on_changed`."""
     replaced: tuple[str, ...] = ()
     """Those of them that were ingested again."""
+    missing: tuple[str, ...] = ()
+    """Files that were ingested before, and are not there any more: nobody can read their chunks."""
 
     def with_commit(self, done: Committed) -> Self:
         """Add what one more commit did."""
@@ -119,14 +121,18 @@ class JobReport(AnyReport, kw_only=True):
         """Return a summary in one line."""
         parts = [self.scan.summary()]
         if self.known:
-            parts.append(f"{self.known} were there already")
+            parts.append(f"{counted(self.known, 'was', 'were')} there already")
         if left := len(self.changed) - len(self.replaced):
-            parts.append(f"{left} have changed since and were left as they are")
+            parts.append(f"{counted(left, 'file')} changed since and stayed as ingested")
         if self.replaced:
-            parts.append(f"{len(self.replaced)} were replaced")
+            parts.append(f"{counted(len(self.replaced), 'was', 'were')} replaced")
+        if self.missing:
+            lost = counted(len(self.missing), "ingested file has", "ingested files have")
+            parts.append(f"{lost} disappeared")
         if self.snapshot is not None:
             parts.append(
-                f"{self.references} chunks ({self.data_bytes} bytes) in {self.manifests} manifests"
+                f"{counted(self.references, 'chunk')} ({shown_bytes(self.data_bytes)}) in"
+                f" {counted(self.manifests, 'manifest')}"
             )
         return "; ".join([*parts, self._ending()])
 
@@ -138,7 +144,7 @@ class CopyReport(AnyReport, kw_only=True):
     ...     job="0a", branch="main", group="", arrays=2, objects=9, written=8, stored_bytes=4096
     ... )
     >>> print(report.summary())
-    2 arrays; 8 of 9 objects hold data (4096 bytes); nothing to commit
+    2 arrays; 8 of 9 objects hold data (4.0 KiB); nothing to commit
     """
 
     arrays: int = 0
@@ -180,12 +186,16 @@ class CopyReport(AnyReport, kw_only=True):
     def summary(self) -> str:
         """Return a summary in one line."""
         parts = [] if self.scan is None else [self.scan.summary()]
-        parts.append(f"{self.arrays} arrays")
+        parts.append(counted(self.arrays, "array"))
+        hold = "holds" if self.objects == 1 else "hold"
         parts.append(
-            f"{self.written} of {self.objects} objects hold data ({self.stored_bytes} bytes)"
+            f"{self.written} of {counted(self.objects, 'object')} {hold} data"
+            f" ({shown_bytes(self.stored_bytes)})"
         )
         if self.skipped_commits:
-            parts.append(f"{self.skipped_commits} commits were there already")
+            parts.append(
+                f"{counted(self.skipped_commits, 'commit was', 'commits were')} there already"
+            )
         return "; ".join([*parts, self._ending()])
 
 
@@ -369,7 +379,7 @@ class Wave(Record, kw_only=True):
     references: int
     """The largest possible number of new references."""
     message: str
-    """Of the commit, unless the caller has one; `{chunks}` stands for the new references."""
+    """Of the commit, unless the caller has one; `{chunks}` stands for the number of new chunks."""
     metadata: Mapping[str, Any]
     worker_context: WorkerContext[Any]
     require_openable: Callable[[], tuple[str, ...]]
@@ -427,7 +437,8 @@ class Job:
             with self.watch.stage("commit", self.target.branch), outcome.deciding():
                 work = commit(
                     state,
-                    self.target.message or wave.message.format(chunks=written.references),
+                    self.target.message
+                    or wave.message.format(chunks=counted(written.references, "chunk")),
                     metadata={JOB_METADATA: self.id, **wave.metadata},
                     solver=ConflictDetector(),
                     log_writer=self._log_writer(wave, written, built),

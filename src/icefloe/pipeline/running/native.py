@@ -52,6 +52,7 @@ from icefloe.pipeline.writing.building import (
 from icefloe.pipeline.writing.dataset import require_openable
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
+from icefloe.reports import counted, shown_bytes
 
 _COPY: Final = "icefloe.copy"
 _WAVE: Final = "icefloe.wave"
@@ -151,13 +152,13 @@ class NativeProducer(Record, kw_only=True):
         copied_bytes = arrays.bytes_of(regions.slabs)
         return Wave(
             stage="copy",
-            what=f"{regions.objects} objects, {copied_bytes / 1e6:.0f} MB of values",
+            what=f"{counted(regions.objects, 'object')}, {shown_bytes(copied_bytes)} of values",
             plan=plan,
             built=build_manifests(
                 copied, plan, _assemble, workers, tasks=write_tasks(regions.objects, job.cores)
             ),
             references=regions.objects,
-            message="{chunks} chunks copied",
+            message="{chunks} copied",
             metadata=marks,
             worker_context=workers,
             require_openable=lambda: require_openable(

@@ -31,6 +31,7 @@ from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.pipeline.copying.origins import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
+from icefloe.reports import counted
 from icefloe.storage.keys import is_temporary
 from icefloe.storage.specs import LocalSpec
 from icefloe.walk.reachability import Reachable
@@ -221,7 +222,7 @@ def _delete(context: RepoContext, keys: list[str]) -> None:
     if report.failures:
         key, reason = next(iter(report.failures.items()))
         raise StorageError(
-            f"{len(report.failures)} objects of a job that failed could not be removed,"
+            f"{counted(len(report.failures), 'object')} of a job that failed could not be removed,"
             f" {key!r} among them: {reason}",
             ErrorKind.OBJECT_STORE,
             key=key,

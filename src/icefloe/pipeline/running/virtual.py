@@ -30,6 +30,7 @@ from icefloe.pipeline.combining.consensus import Grid
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
 from icefloe.pipeline.copying.origins import SourceReader
+from icefloe.pipeline.files.containers import not_covered
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import (
     FileFacts,
@@ -86,6 +87,7 @@ from icefloe.pipeline.writing.provenance import (
     OnChanged,
     SortedSources,
     SourceRecord,
+    find_missing,
     look_at_known,
     options_to_json,
     read_record,
@@ -96,6 +98,7 @@ from icefloe.pipeline.writing.provenance import (
 )
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
+from icefloe.reports import counted
 
 SCANNED: Final = "number long, path string, stamp string, payload binary"
 CHECKED: Final = "number long, checked binary"
@@ -164,13 +167,15 @@ class VirtualProducer(Record, kw_only=True):
         record = read_record(session.store, group)
         if record is not None and not self.append:
             raise InvalidInputError(
-                f"the group {group!r} holds a dataset of {len(record.files)} files already:"
-                " append to it, or choose another group",
+                f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')}"
+                " already: append to it, or choose another group",
                 ErrorKind.NODE_ALREADY_EXISTS,
             )
         with job.watch.stage("list", "sources"):
             states = look_at_known(list_states(self.sources, self.access), record, self.access)
-            listed = sort_sources(record, states)
+            missing = find_missing(record, states, self.access)
+            gone = set(missing)
+            listed = sort_sources(record, [state for state in states if state.url not in gone])
         files = _files_to_ingest(listed, self.on_changed)
         changed_urls = {state.url for state in listed.changed}
         report = JobReport(
@@ -181,6 +186,7 @@ class VirtualProducer(Record, kw_only=True):
             known=len(listed.known),
             changed=tuple(sorted(changed_urls)),
             replaced=tuple(state.url for state in files if state.url in changed_urls),
+            missing=missing,
         )
         if not files:
             return report
@@ -197,9 +203,9 @@ class VirtualProducer(Record, kw_only=True):
         report: JobReport,
     ) -> JobReport:
         with scan(job, files, self.parse, workers).kept() as scanned:
-            with job.watch.stage("scan", f"{len(files)} files"):
+            with job.watch.stage("scan", counted(len(files), "file")):
                 facts = gather_facts(scanned, files)
-            with job.watch.stage("combine", f"{len(facts)} files"):
+            with job.watch.stage("combine", counted(len(facts), "file")):
                 combined_files = self._combine(session, job.target.group, record, facts)
             report = replace(report, scan=combined_files.combined.report)
             if not combined_files.combined.files:
@@ -250,7 +256,7 @@ class VirtualProducer(Record, kw_only=True):
             return combined.report
         chosen = choose_files(files.facts, combined, wanted)
         plan = plan_check(combined, wanted, self.parse.group)
-        with job.watch.stage("check", f"values of {len(chosen)} files"):
+        with job.watch.stage("check", f"values of {counted(len(chosen), 'file')}"):
             checks = _check_values(job, scanned, chosen, plan, workers)
         return require_same_values(combined.report, checks, files.facts, self.access)
 
@@ -298,11 +304,11 @@ class VirtualProducer(Record, kw_only=True):
         tasks = write_tasks(references, job.cores)
         return Wave(
             stage="write",
-            what=f"{references} chunks",
+            what=counted(references, "chunk"),
             plan=plan,
             built=build_manifests(placed, plan, _assemble, workers, tasks=tasks),
             references=references,
-            message=f"{len(combined.files)} files by reference",
+            message=f"{counted(len(combined.files), 'file')} by reference",
             metadata={"icefloe.files": len(combined.files)},
             worker_context=workers,
             require_openable=lambda: notes,
@@ -322,8 +328,9 @@ def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[Sour
     if listed.changed and on_changed == "fail":
         first = listed.changed[0].url
         raise SourceError(
-            f"{len(listed.changed)} files have changed since they were ingested, {first} among"
-            " them: replace them with on_changed='replace', or leave them as they are",
+            f"{counted(len(listed.changed), 'file has', 'files have')} changed since the ingest,"
+            f" {first} among them: replace them with on_changed='replace', or leave them as"
+            " they are",
             ErrorKind.SOURCE_CHANGED,
             url=first,
         )
@@ -429,10 +436,7 @@ def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
     if is_refused is None or not is_refused.any():
         return None
     refused = texts[int(is_refused.argmax())]
-    message = (
-        f"no virtual chunk container covers {refused}: add one to the repository's configuration"
-    )
-    return FileFacts(parsed.facts.state, problem=Problem(Kind.UNCOVERED, message))
+    return FileFacts(parsed.facts.state, problem=Problem(Kind.UNCOVERED, not_covered(refused)))
 
 
 # -- compare values --------------------------------------------------------------------------

@@ -25,8 +25,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe.effects import map_concurrently, run_blocking
-from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError
+from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.files.facts import (
@@ -432,6 +432,53 @@ def look_at_known(
     for row, state in zip(rows, present, strict=True):
         looked[row] = state
     return looked
+
+
+def find_missing(
+    record: SourceRecord | None, states: Sequence[SourceState], access: SourceAccess
+) -> tuple[str, ...]:
+    """Name recorded files that are not there any more, given those that are listed now.
+
+    Others are looked for by listing their folders. What cannot be listed, as on the web, is not
+    called missing.
+    """
+    if record is None:
+        return ()
+    listed = {state.url: state for state in states}
+    missing, unseen = [], set[str]()
+    for file in record.files:
+        url = file.state.url
+        if url not in listed:
+            unseen.add(url)
+        # `look_at_known` looked for it in vain.
+        elif listed[url] == SourceState(url) and not _is_folder(url):
+            missing.append(url)
+    folders = sorted({url[: url.rstrip("/").rindex("/") + 1] for url in unseen})
+    while folders:
+        folder = folders.pop(0)
+        folders = [other for other in folders if not other.startswith(folder)]
+        missing += _not_listed({url for url in unseen if url.startswith(folder)}, folder, access)
+    return tuple(sorted(missing))
+
+
+def _not_listed(urls: set[str], folder: str, access: SourceAccess) -> set[str]:
+    """Return the files of a folder that its listing does not have."""
+    if folder.startswith(("http:", "https:")):
+        return set()
+    left = set(urls)
+    trees = {url for url in urls if _is_folder(url)}
+    source = access.place(folder)
+    try:
+        for batch in iterate_blocking(source.backend.list(source.key)):
+            for info in batch:
+                found = source.url_of(info.key)
+                left.discard(found)
+                left -= {tree for tree in trees & left if found.startswith(f"{tree.rstrip('/')}/")}
+            if not left:
+                break
+    except StorageError:  # it may be read, but not listed
+        return set()
+    return left
 
 
 def _is_folder(url: str) -> bool:

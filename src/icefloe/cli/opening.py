@@ -1,0 +1,61 @@
+"""The lines of Python that open what a command wrote."""
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from icefloe.cli.common import address_of, is_of_service
+
+if TYPE_CHECKING:
+    from icefloe.api.repository import Repository
+
+_LISTS_REFERENCES: Final = (".json", ".jsonl", ".parquet", ".parq", ".dmrpp", ".zst")
+"""How the names of files end that may refer to other files."""
+
+
+def opening_lines(
+    repository: "Repository", name: str, group: str, branch: str = "main"
+) -> tuple[str, ...]:
+    """Return the lines that open a dataset with xarray, with the authorisation that it needs."""
+    arguments = [json.dumps(_address(name), ensure_ascii=False), 'engine="icefloe"']
+    if group:
+        arguments.append(f"group={json.dumps(group, ensure_ascii=False)}")
+    if branch != "main":
+        arguments.append(f"branch={json.dumps(branch, ensure_ascii=False)}")
+    if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, group, branch)):
+        arguments.append(f"authorize={json.dumps(prefixes, ensure_ascii=False)}")
+    return ("import xarray as xr", f"dataset = xr.open_dataset({', '.join(arguments)})")
+
+
+def _address(name: str) -> str:
+    """Return what xarray takes for the repository of a command."""
+    from icefloe.catalog.handles import is_service_url
+
+    address = address_of(name)
+    if is_of_service(address) and not is_service_url(address):
+        from icefloe.catalog.logins import current_service
+
+        service = current_service() or ""
+        return f"icefloe://{service.partition('://')[2]}/{address}"
+    return address
+
+
+def _prefixes(repository: "Repository", group: str, branch: str) -> list[str]:
+    """List the containers in which files of a dataset are; none for a dataset without files."""
+    from icefloe.pipeline.writing.provenance import read_record
+
+    record = read_record(repository.readonly_session(branch).store, group)
+    if record is None:
+        return []
+    declared = [*(repository.config.virtual_chunk_containers or {})]
+    urls = [file.state.url for file in record.files]
+    if any(url.lower().endswith(_LISTS_REFERENCES) for url in urls):
+        return declared  # such files refer to others
+    return sorted(set(_covering(urls, declared)))
+
+
+def _covering(urls: Iterable[str], prefixes: Iterable[str]) -> Iterable[str]:
+    """Yield the longest prefix of each URL."""
+    longest_first = sorted(prefixes, key=len, reverse=True)
+    for url in urls:
+        yield from [prefix for prefix in longest_first if url.startswith(prefix)][:1]
