@@ -43,6 +43,7 @@ from icefloe.format.snapshot import (
     encode_snapshot,
     open_snapshot,
 )
+from icefloe.pacing import Pace
 from icefloe.records import Record
 from icefloe.storage import Backend, Buffer
 from icefloe.storage.capabilities import sign_reads
@@ -161,6 +162,8 @@ class Assets:
         self._keeps_chunks = caching.num_bytes_chunks > 0
         self._loading = SingleFlight[ObjectId, Any]()
         self._decoders = Gate(config.max_concurrent_decodes)
+        self.reading_pace, self.writing_pace = Pace(), Pace()
+        """How many requests for chunks at a time the storage bears."""
 
     async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Load a snapshot, whichever spec version it was written for."""

@@ -176,11 +176,11 @@ async def offload_waiting[T](work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_pool(), work)
 
 
-async def compute[T](work: Callable[[], T]) -> T:
-    """Do short computation on threads, one for each core; inline when blocking."""
+async def wait_for[T](result: Future[T]) -> T:
+    """Wait for the result of work on threads, in whichever way the caller runs."""
     if is_blocking():
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(_computing_pool(), work)
+        return result.result()
+    return await asyncio.wrap_future(result)
 
 
 class Gate:
@@ -388,12 +388,6 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="icefloe")
 
 
-@cache
-def _computing_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="icefloe-compute")
-
-
 if hasattr(os, "register_at_fork"):
     # Threads do not survive a fork: the child starts pools of its own when it needs them.
     os.register_at_fork(after_in_child=_pool.cache_clear)
-    os.register_at_fork(after_in_child=_computing_pool.cache_clear)

@@ -1,5 +1,6 @@
 """The pipeline that sees whole selections gives what Zarr's own pipelines give."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.codecs.numcodecs import Shuffle, Zlib
 
 import icefloe
 from icefloe.credentials import LocalFileSystemAccess
-from icefloe.effects import let_others_join
 from icefloe.errors import InvalidInputError
+from icefloe.pacing import Pace, memory_budget
 from icefloe.transactions.packing import PackingOptions
-from icefloe.transactions.selections import group_refs, read_group
+from icefloe.transactions.selections import ChunkRequest, read_request
 from icefloe.zarr_store import selections
 
 OURS = "icefloe.zarr_store.selections.SelectionPipeline"
@@ -45,23 +47,40 @@ def far_repository(
 
 @st.composite
 def layouts(draw: st.DrawFn) -> dict[str, Any]:
-    dimensions = draw(st.integers(1, 3))
+    dimensions = draw(st.integers(0, 3))
     shape = draw(st.tuples(*[st.integers(1, 9)] * dimensions))
     chunks = draw(st.tuples(*[st.integers(1, 4)] * dimensions))
     layout: dict[str, Any] = {"shape": shape, "chunks": chunks}
-    layout["dtype"] = draw(st.sampled_from(["i2", "f4", "bool", "str"]))
+    layout["dtype"] = draw(st.sampled_from(["i2", "f4", ">f8", "bool", "str", "M8[s]"]))
     if layout["dtype"] == "f4":
         layout["fill_value"] = draw(st.sampled_from([0.0, -1.5, float("nan")]))
-    compressors: list[Any] = [None, ZstdCodec(level=1), GzipCodec(level=1)]
+    compressors: list[Any] = [None, ZstdCodec(level=1), GzipCodec(level=1), Zlib(level=1)]
     if layout["dtype"] != "str":
         compressors.append(BloscCodec(cname="lz4", shuffle="noshuffle"))
+        size = np.dtype(layout["dtype"]).itemsize
+        compressors.append([Shuffle(elementsize=size), Zlib(level=1)])
     layout["compressors"] = draw(st.sampled_from(compressors))
-    if draw(st.booleans()):
+    if layout["dtype"] in {"i2", "f4"}:
+        layout["serializer"] = BytesCodec(endian=draw(st.sampled_from(["little", "big"])))
+    kind = draw(st.sampled_from(["regular", "transposed", "sharded", "rectilinear"]))
+    if kind == "transposed":
         order = draw(st.permutations(range(dimensions)))
         layout["filters"] = [TransposeCodec(order=tuple(order))]
-    elif draw(st.booleans()):
+    elif kind == "sharded" and dimensions:
         layout["shards"] = tuple(2 * length for length in chunks)
+    elif kind == "rectilinear" and dimensions:
+        layout["chunks"] = tuple(draw(edges(length)) for length in shape)
     return layout
+
+
+def edges(length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Cut a length into chunks of any lengths."""
+    cuts = st.lists(st.integers(1, max(length - 1, 1)), max_size=3, unique=True)
+    return cuts.map(
+        lambda places: tuple(
+            np.diff([0, *sorted(cut for cut in places if cut < length), length]).tolist()
+        )
+    )
 
 
 def boxes(shape: tuple[int, ...]) -> st.SearchStrategy[tuple[slice, ...]]:
@@ -73,61 +92,82 @@ def boxes(shape: tuple[int, ...]) -> st.SearchStrategy[tuple[slice, ...]]:
 
 
 def reads(shape: tuple[int, ...]) -> st.SearchStrategy[Callable[[Any], Any]]:
+    everything = st.just(lambda array: array[...])
+    if not shape:
+        return everything
     indices = st.tuples(
         *(st.lists(st.integers(0, length - 1), min_size=1, max_size=5) for length in shape)
     )
     masks = st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))
     points = st.lists(st.tuples(*(st.integers(0, n - 1) for n in shape)), min_size=1, max_size=5)
+    steps = st.tuples(boxes(shape), st.tuples(*[st.integers(1, 3)] * len(shape)))
     return st.one_of(
+        everything,
         boxes(shape).map(lambda box: lambda array: array[box]),
+        steps.map(
+            lambda both: (
+                lambda array: array[
+                    tuple(slice(s.start, s.stop, n) for s, n in zip(*both, strict=True))
+                ]
+            )
+        ),
         st.tuples(*(st.integers(-n, n - 1) for n in shape)).map(lambda i: lambda array: array[i]),
         indices.map(lambda rows: lambda array: array.oindex[rows]),
         masks.map(lambda mask: lambda array: array.vindex[np.reshape(mask, shape)]),
         points.map(lambda rows: lambda array: array.vindex[tuple(np.transpose(rows))]),
+        st.just(lambda array: array.blocks[(0,) * len(shape)]),
     )
 
 
 def values_for(data: st.DataObject, shape: tuple[int, ...], dtype: str) -> Any:
     numbers = np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 3, shape)
-    return numbers.astype(str).astype(object) if dtype == "str" else numbers.astype(dtype)
+    return (
+        np.asarray(numbers).astype(str).astype(object)
+        if dtype == "str"
+        else np.asarray(numbers).astype(dtype)
+    )
 
 
 def opened(store: Any, pipeline: str, **layout: Any) -> Any:
-    with zarr.config.set({"codec_pipeline.path": pipeline}):
+    with zarr.config.set({"codec_pipeline.path": pipeline, "array.rectilinear_chunks": True}):
         if layout:
             return zarr.create_array(store, name="a", **layout)
         return zarr.open_array(store, path="a")
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(st.data())
 def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
     draw = data.draw
     layout = draw(layouts())
     shape, dtype = layout["shape"], layout["dtype"]
-    repository = far_repository()
+    repository = far_repository(inline_bytes=draw(st.sampled_from([0, 40])))
     packing: Any = draw(
         st.sampled_from([False, PackingOptions(max_chunk_bytes=200, pack_bytes=500)])
     )
     session = repository.writable_session("main", packing=packing)
     plain = opened(zarr.storage.MemoryStore(), THEIRS, **layout)
     ours = opened(session.store, OURS, **layout)
-    for _ in range(draw(st.integers(0, 3))):
+
+    def write() -> None:
         box = draw(boxes(shape))
-        values = values_for(data, plain[box].shape, dtype)
+        values = values_for(data, np.shape(plain[box]), dtype)
         plain[box] = values
         ours[box] = values
+
+    for _ in range(draw(st.integers(0, 3))):
+        write()
     if draw(st.booleans()) and session.has_uncommitted_changes:
         session.commit("some values")
         session = repository.writable_session("main", packing=packing)
         ours = opened(session.store, OURS)
-        box = draw(boxes(shape))
-        values = values_for(data, plain[box].shape, dtype)
-        plain[box] = values
-        ours[box] = values
+        write()
     read = draw(reads(shape))
-    for array in (ours, opened(session.store, THEIRS)):
-        np.testing.assert_array_equal(np.asarray(read(array)), np.asarray(read(plain)))
+    expected = np.asarray(read(opened(plain.store, THEIRS)))
+    for array in (opened(session.store, OURS), opened(session.store, THEIRS)):
+        result = np.asarray(read(array))
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype == expected.dtype
 
 
 def test_virtual_native_inline_and_missing_chunks_are_read_together(tmp_path: Path) -> None:
@@ -149,6 +189,7 @@ def test_virtual_native_inline_and_missing_chunks_are_read_together(tmp_path: Pa
     wide[50:55] = 5
     expected = np.full(80, -7, "<i4")
     expected[:40], expected[40:50], expected[50:55] = stored, np.arange(1000, 1010), 5
+    np.testing.assert_array_equal(opened(session.store, OURS)[:], expected)
     session.commit("four kinds")
     reader = repository.readonly_session("main")
     np.testing.assert_array_equal(opened(reader.store, OURS)[:], expected)
@@ -169,28 +210,57 @@ def test_chunks_of_a_pack_share_requests() -> None:
     assert storage.request_counts().requests == 1
 
 
-def test_memory_is_bounded_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_shard_takes_two_requests() -> None:
+    storage = icefloe.in_memory_storage()
+    repository = far_repository(storage=storage, inline_bytes=0)
+    session = repository.writable_session("main")
+    layout = {"shape": (64,), "chunks": (1,), "shards": (32,), "dtype": "f8", "compressors": None}
+    opened(session.store, OURS, **layout)[:] = np.arange(64)
+    session.commit("two shards")
+    reader = opened(repository.readonly_session("main").store, OURS)
+    reader[0]
+    storage.reset_request_counts()
+    assert reader[10:20].tolist() == list(range(10, 20))
+    assert storage.request_counts().requests == 2  # the index, and ten chunks side by side
+    storage.reset_request_counts()
+    assert reader[:].tolist() == list(range(64))
+    assert storage.request_counts().requests == 2
+
+
+def test_memory_and_requests_are_bounded_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     session = far_repository().writable_session("main")
-    array = opened(session.store, OURS, shape=(64, 100), chunks=(1, 100), dtype="f8")
-    array[:] = np.random.default_rng(0).random((64, 100))
-    under_way = most = 0
+    array = opened(
+        session.store, OURS, shape=(64, 100), chunks=(1, 100), dtype="f8", compressors=None
+    )
+    values = np.random.default_rng(0).random((64, 100))
+    array[:] = values
+    gathering = threading.Condition()
+    under_way = most = most_bytes = expected = 0
 
-    async def counted(*arguments: Any) -> Any:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await let_others_join()
-        under_way -= 1
-        return await read_group(*arguments)
+    async def counted(state: Any, request: ChunkRequest) -> Any:
+        nonlocal under_way, most, most_bytes
+        with gathering:
+            under_way += 1
+            most, most_bytes = max(most, under_way), max(most_bytes, memory_budget().held_bytes)
+            gathering.notify_all()
+            # All that may be under way are, before the first request goes on.
+            assert gathering.wait_for(lambda: most >= expected, timeout=60)
+        data = await read_request(state, request)
+        with gathering:
+            under_way -= 1
+        return data
 
-    monkeypatch.setattr(selections, "read_group", counted)
+    monkeypatch.setattr(selections, "read_request", counted)
+    expected = 7
     with zarr.config.set({selections.MOST_REQUESTS: 7}):
-        array[:]
+        np.testing.assert_array_equal(array[:], values)
     assert most == 7
-    most = 0
-    with zarr.config.set({selections.MOST_BYTES: 5_000}):  # 800 bytes decoded, as many stored
-        array[:]
-    assert most == 3
+    most, expected = 0, 6
+    with zarr.config.set({selections.MOST_BYTES: 5_000}):  # 800 bytes stored, none beside them
+        np.testing.assert_array_equal(array[:], values)
+    assert most == 6
+    assert most_bytes <= 7 * 800
+    assert memory_budget().held_bytes == 0
 
 
 @pytest.mark.parametrize("value", [0, -1, "many"])
@@ -204,5 +274,36 @@ def test_settings_are_checked(value: object) -> None:
         array[:] = 1
 
 
-def test_groups_hold_each_reference_once() -> None:
-    assert group_refs([None, None]) == []
+@pytest.mark.parametrize("compressor", [None, ZstdCodec(), BloscCodec(), Zlib()])
+def test_a_chunk_of_another_size_is_refused(compressor: Any) -> None:
+    """A chunk that decodes to fewer bytes must not leave a part of the result as it was."""
+    repository = far_repository(inline_bytes=0)
+    session = repository.writable_session("main")
+    layout = {"shape": (30,), "chunks": (10,), "dtype": "f8", "compressors": compressor}
+    opened(session.store, OURS, **layout)[:] = 1
+    other = opened(zarr.storage.MemoryStore(), THEIRS, **{**layout, "shape": (5,), "chunks": (5,)})
+    other[:] = 2
+    short = zarr.core.sync.sync(
+        other.store.get("a/c/0", zarr.core.buffer.default_buffer_prototype())
+    )
+    zarr.core.sync.sync(session.store.set("a/c/1", short))
+    for pipeline in (OURS, THEIRS):
+        with pytest.raises(ValueError, match="reshape"):
+            opened(session.store, pipeline)[:]
+
+
+def test_pace_follows_the_distance() -> None:
+    """More threads over a distance, fewer where the server is busy with few."""
+
+    def settle(rate_of: Callable[[int], float]) -> int:
+        now = 0.0
+        pace = Pace(lambda: now)
+        for _ in range(20_000):
+            threads = pace.threads(128)
+            now += 1 / rate_of(threads)
+            pace.finished(100_000, is_busy=True, most=128)
+        return pace.threads(128)
+
+    assert settle(lambda threads: 50 * threads) == 128
+    assert settle(lambda threads: 3_000 / threads) == 16
+    assert settle(lambda threads: 50 * min(threads, 64)) >= 64

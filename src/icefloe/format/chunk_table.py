@@ -258,6 +258,10 @@ class ChunkTable(Record, eq=False):
         """Find the row of a chunk by binary search."""
         return row_of_sorted(self.coordinates, coordinates)
 
+    def rows_of(self, coordinates: Coordinates) -> Ints:
+        """Find the rows of many chunks; -1 for one that has none."""
+        return RowFinder(self.coordinates).find_many(coordinates)
+
     def find(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk."""
         row = self.row_of(coordinates)
@@ -581,6 +585,36 @@ class RowFinder:
                 return None
             row = row * count + index - first
         return row
+
+    def find_many(self, chunks: Coordinates) -> Ints:
+        """Return the row of each of some coordinates; -1 where there is none.
+
+        >>> finder = RowFinder(np.array([[4, 0], [4, 1], [5, 0], [5, 1]], np.uint32))
+        >>> finder.find_many(np.array([[5, 1], [6, 0], [4, 0]], np.uint32)).tolist()
+        [3, -1, 0]
+        """
+        box = self._box
+        if box is None:
+            return self._search(chunks)
+        if chunks.shape[1] != len(box):
+            return np.full(len(chunks), -1, np.int64)
+        rows, inside = np.zeros(len(chunks), np.int64), np.ones(len(chunks), np.bool_)
+        for dimension, (first, count) in enumerate(box):
+            steps = chunks[:, dimension].astype(np.int64) - first
+            inside &= (steps >= 0) & (steps < count)
+            rows = rows * count + steps
+        return np.where(inside, rows, -1)
+
+    def _search(self, chunks: Coordinates) -> Ints:
+        count = len(self._matrix)
+        if len(chunks) * _FEW_ROWS <= count or chunks.shape[1] != self._matrix.shape[1]:
+            found = (row_of_sorted(self._matrix, chunk) for chunk in chunks.tolist())
+            return np.array([-1 if row is None else row for row in found], np.int64)
+        if count == 0:
+            return np.full(len(chunks), -1, np.int64)
+        mine, wanted = sort_keys(self._matrix, chunks)
+        rows = np.minimum(np.searchsorted(mine, wanted), count - 1)
+        return np.where(mine[rows] == wanted, rows, -1)
 
 
 def _filled_box(matrix: Coordinates) -> list[tuple[int, int]] | None:

@@ -18,7 +18,14 @@ from icefloe.format.chunk_table import (
     RowFinder,
     sort_keys,
 )
-from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
+from icefloe.format.columns import (
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    find_sorted,
+    is_ascending,
+)
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
 from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
@@ -378,6 +385,28 @@ class ManifestFile:
             self._natives.learn(table)
         return ref
 
+    def select(self, node: NodeId, coordinates: Coordinates) -> tuple[ChunkTable, Ints]:
+        """Decode the references of some chunks, and find the row of each; -1 if it has none."""
+        if len(coordinates) <= _FEW_LOOKUPS or node.raw not in self._places:
+            refs = {index: self.find(node, index) for index in map(tuple, coordinates.tolist())}
+            return _select_few(refs, coordinates)
+        start, count = self._places[node.raw]
+        finder = self._coordinates.get(node.raw)
+        if finder is None:
+            finder = self._coordinates[node.raw] = RowFinder(self._read_coordinates(start, count))
+        rows = finder.find_many(coordinates)
+        stored, numbers = np.unique(rows, return_inverse=True)
+        if stored[0] < 0:
+            stored, numbers = stored[1:], numbers - 1
+        if len(stored) == 0:
+            return ChunkTable.empty(coordinates.shape[1]), numbers
+        self._buffer.renew_budget()
+        self._buffer.charge(len(stored) * (4 + ITEM_COST_BYTES))
+        self._buffer.check_range(np.array([start]), 4 * count, 4)
+        positions = start + 4 * stored
+        positions += self._buffer.u32[positions >> 2]
+        return decode_table(Tables(self._buffer, positions), self._dictionary), numbers
+
     def _row_of(
         self, node: bytes, position: tuple[int, int], coordinates: Sequence[int]
     ) -> int | None:
@@ -455,6 +484,19 @@ class WrittenManifest(Record, weakref=True):
         """Look up one chunk."""
         table = self.tables.get(node)
         return None if table is None else table.find(coordinates)
+
+    def select(self, node: NodeId, coordinates: Coordinates) -> tuple[ChunkTable, Ints]:
+        """Return the references of some chunks, and the row of each; -1 if it has none."""
+        table = self.table(node)
+        return table, table.rows_of(coordinates)
+
+
+def _select_few(
+    refs: dict[tuple[int, ...], ChunkRef | None], coordinates: Coordinates
+) -> tuple[ChunkTable, Ints]:
+    known = {index: ref for index, ref in refs.items() if ref is not None}
+    table = ChunkTable.from_refs(known, coordinates.shape[1])
+    return table, table.rows_of(coordinates)
 
 
 type Manifest = ManifestFile | WrittenManifest

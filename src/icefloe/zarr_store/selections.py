@@ -2,49 +2,52 @@
 
 Zarr asks a store for ten chunks at a time and hands each of them through its event loop. From a
 store that is far away, most of the time is spent waiting. This pipeline gets all chunks of a read
-or of a write. It finds their references first, joins those that lie side by side in an object,
-keeps many requests under way, and decodes on threads, straight into the result.
+or of a write. It finds their references in columns, joins those that lie side by side in an
+object, and keeps as many requests under way as the store bears, on threads that decode what they
+read straight into the result.
 
     icefloe.use_selection_pipeline()
 
-Chunks on this machine, shards, stores of others and codecs that need an event loop take the way of
-Zarr's own `FusedCodecPipeline`. Two settings of Zarr limit the rest: see `MOST_REQUESTS` and
-`MOST_BYTES`.
+Shards are read and written at the same time, too: of each its index first, then the chunks that
+are selected. Chunks on this machine, stores of others and codecs that need an event loop take the
+way of Zarr's own `FusedCodecPipeline`. Two settings of Zarr limit the rest: see `MOST_REQUESTS`
+and `MOST_BYTES`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from math import prod
 from threading import Lock
-from typing import Final, override
+from typing import Any, Final, cast, override
 
+import numpy as np
 from zarr.abc.codec import GetResult
 from zarr.abc.store import ByteGetter, ByteSetter
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
-from zarr.core.chunk_utils import (
-    ChunkTransform,
-    decode_and_scatter_chunk,
-    merge_and_encode_chunk,
-)
+from zarr.core.chunk_utils import ChunkTransform, merge_and_encode_chunk, scatter_chunk
 from zarr.core.codec_pipeline import BatchedCodecPipeline, FusedCodecPipeline
 from zarr.core.config import config
 from zarr.core.indexing import SelectorTuple
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
-from icefloe.effects import compute, map_concurrently
+from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
-from icefloe.format.chunk_table import ChunkRef
+from icefloe.format.chunk_table import Coordinates
 from icefloe.format.nodes import ArrayNode
-from icefloe.records import Record
-from icefloe.transactions.chunks import size_of
-from icefloe.transactions.selections import find_refs, group_refs, read_group
+from icefloe.pacing import memory_budget, work_through
+from icefloe.transactions.selections import (
+    ChunkRequest,
+    find_refs,
+    plan_requests,
+    read_request,
+)
 from icefloe.transactions.session import SessionState
+from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
-from icefloe.zarr_store.store import far_session
+from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session
 
 type ReadItem = tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
 type WriteItem = tuple[ByteSetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
@@ -55,8 +58,6 @@ MOST_BYTES: Final = "codec_pipeline.most_bytes"
 """Zarr's setting for the bytes of chunks, stored and decoded, that wait in memory."""
 _DEFAULT_REQUESTS: Final = 128
 _DEFAULT_BYTES: Final = 256 << 20
-_INLINE_BYTES: Final = 64 << 10
-"""A smaller chunk is decoded sooner than a thread is woken up."""
 
 
 class SelectionPipeline(FusedCodecPipeline):
@@ -82,11 +83,11 @@ class SelectionPipeline(FusedCodecPipeline):
         """Read the chunks of a selection into the result."""
         batch = list(batch_info)
         session, transform = _far_session(batch), self.sync_transform
-        if session is None or transform is None or self.supports_partial_decode:
+        if session is None or transform is None:
             return await super().read(batch, out, drop_axes)
-        refs = await _find_refs(session, [item[0] for item in batch])
-        reading = _Reading(session, transform, batch, refs, out, drop_axes)
-        return await reading.run()
+        if self.supports_partial_decode:
+            return await self._read_shards(session, batch, out, drop_axes)
+        return await _Reading(session, transform, batch, out, drop_axes).run()
 
     @override
     async def write(
@@ -98,19 +99,24 @@ class SelectionPipeline(FusedCodecPipeline):
         """Write a value to the chunks of a selection."""
         batch = list(batch_info)
         session, transform = _far_session(batch), self.sync_transform
-        if session is None or transform is None or self.supports_partial_encode:
+        if session is None or transform is None:
             await super().write(batch, value, drop_axes)
             return
+        if self.supports_partial_encode:
+            await self._write_shards(session, batch, value)
+            return
+        store = _store_of(batch)
+        budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
 
-        async def write_chunk(item: WriteItem) -> None:
+        def write_chunk(item: WriteItem) -> int:
             setter, spec, chunk_selection, out_selection, is_complete = item
-            existing: Buffer | None = None
-            if not is_complete:
-                existing = await setter.get(prototype=spec.prototype)
-            encoded = await _computed(
-                _decoded_bytes(spec),
-                partial(
-                    merge_and_encode_chunk,
+            assert isinstance(setter, StorePath)
+            decoded_bytes = _decoded_bytes(spec)
+            with budget.holding(2 * decoded_bytes, most_bytes):
+                existing: Buffer | None = None
+                if not is_complete:
+                    existing = store.get_sync(setter.path, prototype=spec.prototype)
+                encoded = merge_and_encode_chunk(
                     existing,
                     value,
                     chunk_spec=spec,
@@ -120,15 +126,66 @@ class SelectionPipeline(FusedCodecPipeline):
                     drop_axes=drop_axes,
                     decode=transform.decode_chunk,
                     encode=transform.encode_chunk,
-                ),
-            )
-            if encoded is None:
-                await setter.delete()
-            else:
-                await setter.set(encoded)
+                )
+                if encoded is None:
+                    store.delete_sync(setter.path)
+                else:
+                    store.set_sync(setter.path, encoded)
+            return decoded_bytes
 
-        largest = max((2 * _decoded_bytes(item[1]) for item in batch), default=0)
-        await map_concurrently(write_chunk, batch, limit=_limit(largest))
+        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
+        await work_through(write_chunk, batch, pace=session.context.assets.writing_pace, most=most)
+
+    async def _read_shards(
+        self,
+        session: SessionState,
+        batch: list[ReadItem],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...],
+    ) -> tuple[GetResult, ...]:
+        """Read shards at the same time: of each its index, then the chunks that are selected."""
+        codec: Any = self.array_bytes_codec
+        store = blocking_view(_store_of(batch))
+        results: list[GetResult] = [GetResult(status="missing")] * len(batch)
+        budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
+
+        def read_shard(row: int) -> int:
+            getter, spec, chunk_selection, out_selection, _ = batch[row]
+            assert isinstance(getter, StorePath)
+            size_bytes = _selected_bytes(codec, spec, chunk_selection)
+            with budget.holding(2 * size_bytes, most_bytes):
+                path = StorePath(store, getter.path)
+                selected = codec._decode_partial_sync(path, chunk_selection, spec)  # noqa: SLF001
+                results[row] = scatter_chunk(
+                    selected, out, chunk_spec=spec, out_selection=out_selection, drop_axes=drop_axes
+                )
+            return size_bytes
+
+        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
+        pace = session.context.assets.reading_pace
+        await work_through(read_shard, range(len(batch)), pace=pace, most=most)
+        return tuple(results)
+
+    async def _write_shards(
+        self, session: SessionState, batch: list[WriteItem], value: NDBuffer
+    ) -> None:
+        codec: Any = self.array_bytes_codec
+        store = blocking_view(_store_of(batch))
+        budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
+        is_scalar = value.shape == ()
+
+        def write_shard(item: WriteItem) -> int:
+            setter, spec, chunk_selection, out_selection, _ = item
+            assert isinstance(setter, StorePath)
+            size_bytes = _decoded_bytes(spec)
+            with budget.holding(2 * size_bytes, most_bytes):
+                values = value if is_scalar else value[out_selection]
+                path = StorePath(store, setter.path)
+                codec._encode_partial_sync(path, values, chunk_selection, spec)  # noqa: SLF001
+            return size_bytes
+
+        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
+        await work_through(write_shard, batch, pace=session.context.assets.writing_pace, most=most)
 
 
 register_pipeline(SelectionPipeline)
@@ -183,50 +240,55 @@ with_selections: Final = _Openings().run
 """A context in which arrays are opened with the pipeline, unless the user chose another one."""
 
 
-class _Reading(Record):
-    """A read of many chunks; `batch` and `refs` have the same order."""
+class _Reading:
+    """A read of many chunks of one array."""
 
-    session: SessionState
-    transform: ChunkTransform
-    batch: list[ReadItem]
-    refs: Sequence[ChunkRef | None]
-    out: NDBuffer
-    drop_axes: tuple[int, ...]
+    def __init__(
+        self,
+        session: SessionState,
+        transform: ChunkTransform,
+        batch: list[ReadItem],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...],
+    ) -> None:
+        self._session, self._batch = session, batch
+        self._decoder = ChunkDecoder(transform, out, drop_axes)
+        self._results: list[GetResult | None] = [None] * len(batch)
+        self._most_bytes = _setting(MOST_BYTES, _DEFAULT_BYTES)
+        self._budget = memory_budget()
 
     async def run(self) -> tuple[GetResult, ...]:
-        results: list[GetResult] = [GetResult(status="missing")] * len(self.batch)
-        for row, ref in enumerate(self.refs):
-            if ref is None:
-                results[row] = self._scatter(row, None)
-        groups = group_refs(self.refs)
-
-        async def read_rows(rows: tuple[int, ...]) -> None:
-            refs = [ref for row in rows if (ref := self.refs[row]) is not None]
-            stored = await read_group(self.session, refs)
-            for row, data in zip(rows, stored, strict=True):
-                buffer = self.batch[row][1].prototype.buffer.from_bytes(data)
-                cost = _decoded_bytes(self.batch[row][1])
-                results[row] = await _computed(cost, partial(self._scatter, row, buffer))
-
-        largest = max((self._group_bytes(rows) for rows in groups), default=0)
-        await map_concurrently(read_rows, groups, limit=_limit(largest))
-        return tuple(results)
-
-    def _group_bytes(self, rows: tuple[int, ...]) -> int:
-        stored = sum(size_of(ref) for row in rows if (ref := self.refs[row]) is not None)
-        return stored + _decoded_bytes(self.batch[rows[0]][1])
-
-    def _scatter(self, row: int, data: Buffer | None) -> GetResult:
-        _, spec, chunk_selection, out_selection, _ = self.batch[row]
-        return decode_and_scatter_chunk(
-            data,
-            self.out,
-            chunk_spec=spec,
-            chunk_selection=chunk_selection,
-            out_selection=out_selection,
-            drop_axes=self.drop_axes,
-            decode=self.transform.decode_chunk,
+        session = self._session
+        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
+        path, coordinates = _chunks_of([item[0] for item in self._batch])
+        node = session.tree.find(path)
+        requests: list[ChunkRequest] = []
+        if node is not None:
+            if not isinstance(node, ArrayNode):
+                problem = f"{path} is a group, and only arrays have chunks"
+                raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
+            # A pack that is still in memory has no ranges.
+            for found in await find_refs(session, node, coordinates):
+                requests += plan_requests(found, joins=session.packer is None)
+        pace = session.context.assets.reading_pace
+        await work_through(self._read, requests, pace=pace, most=most)
+        return tuple(
+            self._decoder.fill(item[1], item[3]) if result is None else result
+            for item, result in zip(self._batch, self._results, strict=True)
         )
+
+    def _read(self, request: ChunkRequest) -> int:
+        spec = self._batch[request.places[0]][1]
+        size_bytes = request.size_bytes
+        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        with self._budget.holding(size_bytes + temporary, self._most_bytes):
+            stored = run_blocking(read_request(self._session, request))
+            for place, data in zip(request.places, stored, strict=True):
+                _, spec, chunk_selection, out_selection, _ = self._batch[place]
+                self._results[place] = self._decoder.decode(
+                    data, spec, chunk_selection, out_selection
+                )
+        return size_bytes
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
@@ -238,42 +300,45 @@ def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionStat
     return far_session(store) if is_same else None
 
 
-async def _find_refs(
-    session: SessionState, getters: Sequence[ByteGetter]
-) -> Sequence[ChunkRef | None]:
-    """Find the references of chunks, which all belong to one array."""
-    indices: list[tuple[int, ...]] = []
-    path = None
-    for getter in getters:
-        key = parse_key(getter.path) if isinstance(getter, StorePath) else None
-        if not isinstance(key, ChunkKey) or key.path != (path or key.path):
-            raise InvalidInputError("a selection has chunks of one array only")
-        path = key.path
-        indices.append(key.coordinates)
-    node = None if path is None else session.tree.find(path)
-    if node is None:
-        return [None] * len(indices)
-    if not isinstance(node, ArrayNode):
-        problem = f"{path} is a group, and only arrays have chunks"
-        raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
-    return await find_refs(session, node, indices)
+def _chunks_of(getters: Sequence[ByteGetter]) -> tuple[str, Coordinates]:
+    """Return the path of an array and the coordinates of its chunks, by their keys."""
+    keys = [getter.path for getter in getters if isinstance(getter, StorePath)]
+    first = parse_key(keys[0])
+    assert isinstance(first, ChunkKey)
+    dimensions = len(first.coordinates)
+    prefix = keys[0][: len(keys[0]) - len("/".join(map(str, first.coordinates)))]
+    numbers = "/".join(key[len(prefix) :] for key in keys).split("/") if dimensions else []
+    is_alike = all(key.startswith(prefix) for key in keys)
+    if not is_alike or len(numbers) != dimensions * len(keys):
+        raise InvalidInputError("a selection has chunks of one array only")
+    coordinates = np.array(numbers, np.str_).astype(np.uint32)
+    return first.path, coordinates.reshape(len(keys), dimensions)
 
 
-async def _computed[T](size_bytes: int, work: Callable[[], T]) -> T:
-    """Decode or encode a chunk: small ones here, larger ones on a thread."""
-    return work() if size_bytes <= _INLINE_BYTES else await compute(work)
+def _store_of(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> IcechunkStore:
+    first = batch[0][0]
+    assert isinstance(first, StorePath)
+    return cast("IcechunkStore", first.store)
+
+
+def _selected_bytes(codec: Any, spec: ArraySpec, selection: SelectorTuple) -> int:
+    """Return the bytes of the chunks of a shard that a selection meets, or a few more."""
+    selected = selection if isinstance(selection, tuple) else (selection,)
+    if len(selected) != len(spec.shape):
+        return _decoded_bytes(spec)
+    lengths = list[int]()
+    for part, length, inner in zip(selected, spec.shape, codec.chunk_shape, strict=True):
+        if isinstance(part, slice):
+            first, last, _ = part.indices(length)
+            lengths.append((-(-last // inner) - first // inner) * inner)
+        else:
+            lengths.append(inner if isinstance(part, int | np.integer) else length)
+    return max(prod(lengths), 1) * int(getattr(spec.dtype, "item_size", 8))
 
 
 def _decoded_bytes(spec: ArraySpec) -> int:
     # Values without a fixed size are pointers to begin with.
-    return prod(spec.shape) * getattr(spec.dtype, "item_size", 8)
-
-
-def _limit(largest_bytes: int) -> int:
-    """Return how many chunks, the largest of which has this many bytes, may be under way."""
-    requests = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
-    most_bytes = _setting(MOST_BYTES, _DEFAULT_BYTES)
-    return max(1, min(requests, most_bytes // max(largest_bytes, 1)))
+    return prod(spec.shape) * int(getattr(spec.dtype, "item_size", 8))
 
 
 def _setting(name: str, default: int) -> int:

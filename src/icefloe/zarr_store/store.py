@@ -1,6 +1,6 @@
 """A session as a Zarr store: read, measure, write and delete the value of a key."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, Self, override
 
 from zarr.abc.store import (
@@ -22,6 +22,7 @@ from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.chunks import delete_chunk, find_ref, read_chunk, size_of, write_chunk
 from icefloe.transactions.nodes import delete_node, put_metadata, require_array
 from icefloe.transactions.session import SessionMode, SessionState
+from icefloe.virtual_chunks.readahead import Limits, Request, merge_reads
 from icefloe.zarr_store import listing
 from icefloe.zarr_store.keys import (
     ChunkKey,
@@ -123,6 +124,7 @@ def _only_arrays(key: ChunkKey) -> InvalidInputError:
 # Named here because within the class `list` is a method.
 type Values = list[Buffer | None]
 type Facts = list[tuple[str, str]]
+type Parts = list[tuple[int, StoredBytes]]
 
 
 class StoreOwner(Protocol):
@@ -277,6 +279,43 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
         return await map_concurrently(one, key_ranges, limit=limit)
 
     @override
+    def get_ranges_sync(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_gap_bytes: int = 1 << 20,
+        max_coalesced_bytes: int = 16 << 20,
+    ) -> Sequence[tuple[int, Buffer | None]]:
+        """Read parts of a value on this thread: those near each other at once, and all together."""
+        limits = Limits(gap_bytes=max_gap_bytes, window_bytes=max_coalesced_bytes)
+        parts = run_blocking(self._read_parts(key, byte_ranges, limits))
+        if parts is None:
+            return super().get_ranges_sync(key, byte_ranges, prototype=prototype)
+        return [(row, prototype.buffer.from_bytes(data)) for row, data in parts]
+
+    async def _read_parts(
+        self, key: str, byte_ranges: Sequence[ByteRequest | None], limits: Limits
+    ) -> Parts | None:
+        """Read parts with few requests; `None` if that is not possible."""
+        ranges = [(r.start, r.end) for r in byte_ranges if isinstance(r, RangeByteRequest)]
+        if len(ranges) < len(byte_ranges) or any(not 0 <= first < last for first, last in ranges):
+            return None
+
+        async def read(request: Request) -> Parts | None:
+            data = await read_value(self._state, key, slice(request.start, request.stop))
+            if data is None:
+                return None
+            view, start = memoryview(data), request.start
+            cuts = ((row, *ranges[row]) for row in request.rows)
+            return [(row, view[first - start : last - start]) for row, first, last in cuts]
+
+        limit = self._state.context.config.max_concurrent_requests
+        answers = await map_concurrently(read, merge_reads(ranges, limits), limit=limit)
+        return [part for parts in answers for part in parts or ()] if all(answers) else None
+
+    @override
     async def exists(self, key: str) -> bool:
         """Return whether a key has a value, without reading it."""
         return await has_value(self._state, key)
@@ -406,6 +445,13 @@ def far_session(store: Store) -> SessionState | None:
         return None
     store._is_open = True  # noqa: SLF001 - as `get` does
     return store._state  # noqa: SLF001
+
+
+def blocking_view(store: IcechunkStore) -> IcechunkStore:
+    """Return another store on the same session, for threads that may wait for a network."""
+    view = type(store)(store._state, store._owner, read_only=store._read_only)  # noqa: SLF001
+    view._supports_sync_io = view._is_open = True  # noqa: SLF001
+    return view
 
 
 def _restore(owner: StoreOwner, read_only: bool) -> IcechunkStore:  # noqa: FBT001 - for pickle

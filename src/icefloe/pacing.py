@@ -1,0 +1,213 @@
+"""Blocking work on many threads: as many at a time as a storage bears, within limits.
+
+A request that blocks a thread costs half of what one on an event loop costs, and its bytes are
+decoded by the same thread. `Pace` learns how many threads are worth while: over a long distance
+many, to a server nearby few. `MemoryBudget` limits the bytes that all of them hold.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from threading import Condition, Lock
+from typing import Final
+
+from icefloe.effects import wait_for
+from icefloe.forks import renew_lock_in_children
+
+_FIRST_THREADS: Final = 64
+_LEAST_THREADS: Final = 16
+_LEAST_ROUND: Final = 16
+_REQUEST_BYTES: Final = 64 << 10
+"""A request counts as much as this many bytes: small ones are limited by their number."""
+_BETTER: Final = 1.1
+_COLLAPSED: Final = 0.25
+"""Noise changes rates by less than this: the storage or the network is another one now."""
+_TURN_SECONDS: Final = 0.1
+"""After this time a thread lets other reads go first."""
+
+
+class Pace:
+    """The number of threads that moves most bytes in a second.
+
+    It doubles or halves the number, and measures each for a round: until as many requests have
+    ended as there are threads. A rate that collapses makes it forget what it measured.
+
+    >>> pace = Pace()
+    >>> pace.threads(most=128), pace.threads(most=7)
+    (64, 7)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        renew_lock_in_children(self)
+        self._threads = _FIRST_THREADS
+        self._rates: dict[int, float] = {}
+        self._begin_round()
+
+    def threads(self, most: int) -> int:
+        """Return how many threads to use now, at most `most`."""
+        return max(1, min(self._threads, most))
+
+    def finished(self, size_bytes: int, *, is_busy: bool, most: int) -> None:
+        """Note a request that ended; `is_busy` while all threads have something to do."""
+        with self._lock:
+            if not is_busy:
+                self._begin_round()
+                return
+            self._ended += 1
+            if self._ended <= self._threads:  # of the round before, and of new connections
+                self._since = self._clock()
+                return
+            self._weight += size_bytes + _REQUEST_BYTES
+            if self._ended - self._threads >= max(self._threads, _LEAST_ROUND):
+                self._choose(self._weight / max(self._clock() - self._since, 1e-6), most)
+
+    def _begin_round(self) -> None:
+        self._ended = self._weight = 0
+        self._since = self._clock()
+
+    def _choose(self, rate: float, most: int) -> None:
+        rates, threads = self._rates, self._threads
+        known = rates.get(threads)
+        if known is not None and rate < _COLLAPSED * known:
+            rates.clear()
+            known = None
+        rates[threads] = rate if known is None else (rate + known) / 2
+        best = max(rates, key=rates.__getitem__)
+        chosen = best if rates[best] > _BETTER * rates[threads] else threads
+        for other in (2 * chosen, chosen // 2):
+            if other not in rates and _LEAST_THREADS <= other <= most:
+                chosen = other
+                break
+        self._threads = chosen
+        self._begin_round()
+
+
+class MemoryBudget:
+    """The bytes that threads hold at the same time.
+
+    >>> budget = MemoryBudget()
+    >>> with budget.holding(10, most=100):
+    ...     budget.held_bytes
+    10
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self.held_bytes = 0
+
+    @contextmanager
+    def holding(self, size_bytes: int, most: int) -> Iterator[None]:
+        """Reserve some bytes as soon as there is room; more than `most` only when alone."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.held_bytes == 0 or self.held_bytes + size_bytes <= most
+            )
+            self.held_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.held_bytes -= size_bytes
+                self._changed.notify_all()
+
+
+async def work_through[A](
+    function: Callable[[A], int], items: Sequence[A], *, pace: Pace, most: int
+) -> None:
+    """Call a blocking function for all items, on threads; it returns how many bytes it moved.
+
+    The threads of all callers with the same `most` are at most this many. The first failure is
+    raised once the calls under way have ended.
+    """
+    if not items:
+        return
+    run = _Run(function, items, pace, most)
+    run.start()
+    try:
+        await wait_for(run.done)
+    finally:
+        run.stop()
+
+
+class _Run[A]:
+    """The threads that work through a list."""
+
+    def __init__(
+        self, function: Callable[[A], int], items: Sequence[A], pace: Pace, most: int
+    ) -> None:
+        self._function, self._items = function, items
+        self._pace, self._most = pace, most
+        self._lock = Lock()
+        self._next = self._threads = 0
+        self._failure: BaseException | None = None
+        self._is_stopped = False
+        self.done = Future[None]()
+        self.done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+
+    def start(self) -> None:
+        """Start as many threads as the pace allows and the items need."""
+        with self._lock:
+            wanted = min(self._pace.threads(self._most), len(self._items) - self._next)
+            added = max(0, wanted - self._threads)
+            self._threads += added
+        for _ in range(added):
+            _pool(self._most).submit(self._work)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._is_stopped = True
+
+    def _work(self) -> None:
+        until = time.monotonic() + _TURN_SECONDS
+        while (item := self._take()) is not None:
+            size_bytes = 0
+            try:
+                size_bytes = self._function(item[0])
+            except BaseException as failure:  # noqa: BLE001 - handed to the caller
+                self._failure = self._failure or failure
+            is_busy = self._next < len(self._items)
+            self._pace.finished(size_bytes, is_busy=is_busy, most=self._most)
+            if is_busy and self._threads < self._pace.threads(self._most):
+                self.start()
+            if is_busy and time.monotonic() > until:
+                _pool(self._most).submit(self._work)
+                return
+
+    def _take(self) -> tuple[A] | None:
+        """Take the next item; without one, or with too many threads, this thread ends."""
+        with self._lock:
+            is_over = self._is_stopped or self._failure is not None
+            is_over = is_over or self._next >= len(self._items)
+            if not is_over and self._threads <= self._pace.threads(self._most):
+                self._next += 1
+                return (self._items[self._next - 1],)
+            self._threads -= 1
+            if self._threads > 0 or not is_over:
+                return None
+        if self._failure is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self._failure)
+        return None
+
+
+@cache
+def memory_budget() -> MemoryBudget:
+    """Return the budget of this process."""
+    return MemoryBudget()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="icefloe-reading")
+
+
+if hasattr(os, "register_at_fork"):
+    # Threads do not survive a fork, nor does what they held.
+    os.register_at_fork(after_in_child=memory_budget.cache_clear)
+    os.register_at_fork(after_in_child=_pool.cache_clear)
