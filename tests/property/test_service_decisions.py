@@ -30,8 +30,14 @@ from icefloe.catalog.model import (
     Visibility,
 )
 from icefloe.service.domain.actions import Action
-from icefloe.service.domain.decide import PROVIDER_CONTAINER
-from icefloe.service.domain.simulate import PolicyChange, simulate
+from icefloe.service.domain.decide import PROVIDER_CONTAINER, Actor
+from icefloe.service.domain.simulate import (
+    Observer,
+    PolicyChange,
+    Simulation,
+    simulate,
+    told,
+)
 from icefloe.service.domain.world import World
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -334,4 +340,38 @@ def test_a_simulation_is_what_then_happens(world: World, seed: int) -> None:
         breaks = {repositories[j] for j in np.flatnonzero(before.any(0) & ~after.any(0))}
         assert set(simulation.opens) == opens
         assert set(simulation.breaks) == breaks
+        check_what_admins_learn(world, simulation, chance)
         before = after
+
+
+def check_what_admins_learn(world: World, simulation: Simulation, chance: random.Random) -> None:
+    """Check that people are named or counted, and that nobody else's names are told."""
+    own, admin = chance.choice(ORGANISATIONS), chance.choice(PEOPLE)
+    pairs = [*simulation.gains, *simulation.losses]
+    asked = frozenset(chance.sample(pairs, min(1, len(pairs))))
+    answer = told(simulation, world, Observer(Actor(admin), own, asked))
+    roles = {member.person for member in world.members if member.organisation == own}
+    seen = {
+        name
+        for name in world.repositories
+        if world.decide(admin, Action.SEE_REPOSITORY, name).allowed
+    } | {name for _, name in asked}
+    for changes, named, counts in (
+        (simulation.gains, answer.gains, answer.other_gains),
+        (simulation.losses, answer.losses, answer.other_losses),
+    ):
+        assert set(named) <= set(changes)
+        assert all(pair in asked or pair[0] in roles for pair in named)
+        assert {repository for _, repository in named} <= seen
+        others = {person for person, _ in changes} - {person for person, _ in named}
+        assert sum(count.people for count in counts) == len(others)
+        known = {own, *world.roles_of(admin), *(name.partition("/")[0] for name in seen), ""}
+        assert {count.organisation for count in counts} <= known
+    for names, told_names, hidden in (
+        (simulation.opens, answer.opens, answer.other_opens),
+        (simulation.breaks, answer.breaks, answer.other_breaks),
+    ):
+        assert set(told_names) == set(names) & seen
+        assert len(told_names) + hidden == len(names)
+    assert {row.repository for row in answer.readers} <= seen
+    assert len(answer.readers) + answer.other_repositories == len(simulation.readers)

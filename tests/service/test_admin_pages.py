@@ -234,8 +234,10 @@ def test_pages_count_for_the_limit_of_requests(tmp_path: Path) -> None:
 # Policies
 
 
-def gained(page: str) -> set[tuple[str, ...]]:
-    return {tuple(row) for row in rows_after(page, "People who gain access")}
+def changed(page: str, title: str) -> tuple[int, str]:
+    """Return how many people a dry run counts under a title, and its text."""
+    text = text_of(page).partition(f"{title}: ")[2].partition("Repositories that")[0]
+    return int(text.partition(" ")[0]), text
 
 
 def openers(desk: Desk) -> set[tuple[str, str]]:
@@ -269,22 +271,53 @@ def test_a_dry_run_equals_what_then_happens(desk: Desk) -> None:
     eve, before = visitor(desk, "eve"), openers(desk)
     query = "bucket=main&prefix=daily/&shared_with=lab"
     eve.open(f"/organisations/archive/policies/new?{query}")
-    predicted = gained(eve.text)
-    assert predicted == {("ada", "lab/sst"), ("bob", "lab/sst")}
-    assert "Repositories that open: 1" in text_of(eve.text)
+    assert changed(eve.text, "People who gain access")[0] == 2
+    assert "Repositories that open: 1 1 that you may not see" in text_of(eve.text)
     assert openers(desk) == before  # nothing was changed
 
     path = create_policy(eve)
-    assert openers(desk) - before == predicted
+    assert openers(desk) - before == {("ada", "lab/sst"), ("bob", "lab/sst")}
     eve.open(f"{path}/delete")
-    lost = {tuple(row) for row in rows_after(eve.text, "People who lose access")}
-    assert lost == predicted
+    assert changed(eve.text, "People who lose access")[0] == 2
     assert "Repositories that break: 1" in text_of(eve.text)
     eve.send(f"{path}/delete")
     assert "Credentials that exist end by 2026-01-01" in text_of(eve.text)
     assert openers(desk) == before
     actions = [entry for entry in desk.audited() if entry[1] == "policies:change"]
     assert [(person, allowed) for person, _, _, allowed in actions] == [("eve", True)] * 2
+
+
+def test_a_dry_run_names_own_people_and_counts_others(desk: Desk) -> None:
+    """Admins learn nothing of others but numbers, and names of organisations that they know."""
+    eve, query = visitor(desk, "eve"), "bucket=main&prefix=daily/&shared_with=lab"
+    path = f"/organisations/archive/policies/new?{query}"
+    eve.open(path)
+    _, text = changed(eve.text, "People who gain access")
+    assert "2 people of organisations that you have nothing to do with" in text
+    for name in ("ada", "bob", "lab/sst"):
+        assert name not in eve.text
+    # Whoever asks tells who they are, and for which repository.
+    assert desk.ask("bob", "POST", "/repos/lab/sst/requests", {}).is_success
+    eve.open(path)
+    _, text = changed(eve.text, "People who gain access")
+    assert rows_after(eve.text, "People who gain access") == [["bob", "lab/sst"]]
+    assert "1 person of lab" in text
+    assert "ada" not in text
+    # Members of the own organisation have names, as far as their repositories may be seen.
+    assert desk.ask("eve", "PUT", "/orgs/archive/members/bob", {"role": "reader"}).is_success
+    assert desk.ask("ada", "PUT", "/orgs/lab/members/eve", {"role": "reader"}).is_success
+    eve.open(path)
+    names = {row[0] for row in rows_after(eve.text, "People who gain access")}
+    assert names == {"bob", "eve"}
+    assert changed(eve.text, "People who gain access")[0] == 3
+    api = desk.ask(
+        "eve",
+        "POST",
+        "/orgs/archive/policy-simulations",
+        {"settings": {"bucket": "main", "prefix": "daily/", "shared_with": ["lab"]}},
+    ).json()
+    assert {person for person, _ in api["gains"]} == names
+    assert api["other_gains"] == [{"organisation": "lab", "people": 1}]
 
 
 def test_a_change_can_be_undone_and_a_deleted_policy_comes_back(desk: Desk) -> None:
@@ -297,7 +330,7 @@ def test_a_change_can_be_undone_and_a_deleted_policy_comes_back(desk: Desk) -> N
     assert [row[2] for row in rows_after(eve.text, "History")] == ["main: other/", "main: daily/"]
 
     eve.open(f"{path}/undo")
-    assert gained(eve.text) == {("ada", "lab/sst"), ("bob", "lab/sst")}
+    assert changed(eve.text, "People who gain access")[0] == 2
     eve.send(f"{path}/undo")
     assert openers(desk) == first
     eve.open(f"{path}/delete")
@@ -391,7 +424,8 @@ def test_from_a_refusal_to_a_grant_by_pages(desk: Desk) -> None:
     assert "\u202e" not in eve.text
     path = f"/organisations/archive/requests/{request}"
     eve.open(path)
-    assert gained(eve.text) == {("ada", "lab/sst"), ("bob", "lab/sst")}
+    assert rows_after(eve.text, "People who gain access") == [["bob", "lab/sst"]]
+    assert "1 person of lab" in text_of(eve.text)
     eve.send(path, decision="grant", answer="welcome", shared_with="lab", ends_at="")
     assert "granted by eve" in text_of(eve.text)
     assert ("bob", "lab/sst") in openers(desk)

@@ -4,6 +4,8 @@ import html
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ import zarr
 from obstore.store import HTTPStore
 from zarr.storage import ObjectStore
 
+import icefloe
 from icefloe.catalog.model import Person, Repository, TokenScope
 from icefloe.catalog.wire import RequestDecision
 from icefloe.service.database import assets
-from tests.service.client_world import World
+from tests.service.client_world import World, make_cube
 from tests.service.pages_world import HOSTILE, PEOPLE, browser_of, map_values
 from tests.support.servers import VENDOR
 
@@ -389,3 +392,55 @@ def test_the_lines_to_copy_are_those_of_the_service(
     np.testing.assert_array_equal(zarr.open_array(store, path="t2m")[:], map_values())
     np.testing.assert_array_equal(names["ds"]["t2m"].to_numpy(), map_values())
     np.testing.assert_array_equal(group["t2m"][:], map_values())
+
+
+# Dependencies
+
+
+def owners_of(page: str) -> list[list[str]]:
+    """Return the rows about owners, as texts."""
+    body = page.partition('id="owners"')[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL) for row in rows]
+    return [
+        [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", cell)).split()) for cell in row]
+        for row in cells
+    ]
+
+
+def test_dependencies_name_owners_and_policies_and_nobody_else(here: World) -> None:
+    mia, path = here.client("mia"), "/repos/lab/depends/dependencies"
+    end = here.desk.now + timedelta(days=30)
+    policy = mia.create_policy("museum", bucket="main", shared_with=("lab", "archive"), ends_at=end)
+    unrelated = mia.create_policy("museum", bucket="main", shared_with=("archive",))
+    try:
+        make_cube(here, "depends")
+        reader = browser_of(here, "cid").get(path)
+        archive, museum = sorted(owners_of(reader.text))
+        assert archive[0] == "archive"
+        assert "everybody on this service" in archive[1]
+        until = f"{end:%Y-%m-%d %H:%M UTC}"
+        assert museum[:2] == ["museum", f"{policy.id}: members of lab, until {until}"]
+        # Half of the virtual chunks, and half of their bytes, are of each of them.
+        assert [row[2:6] for row in (archive, museum)] == [
+            ["10", "50.0 %", "78.1 KiB", "50.0 %"]
+        ] * 2
+        for hidden in (unrelated.id, "icefloe view", "/organisations/museum/policies"):
+            assert hidden not in reader.text
+        mia.set_member("museum", "bob", role="reader")
+        member = browser_of(here, "bob").get(path)
+        (museum,) = (row for row in owners_of(member.text) if row[0] == "museum")
+        assert "members of museum, lab, archive" in museum[1]
+        assert f'href="/organisations/museum/policies/{unrelated.id}"' in member.text
+    finally:
+        with suppress(icefloe.NotFoundError):
+            mia.remove_member("museum", "bob")
+        for identifier in (policy.id, unrelated.id):
+            mia.delete_policy("museum", identifier)
+    refused = browser_of(here, "cid").get(path)
+    assert refused.status_code == 403
+    missing, _, shared = refused.text.partition("What others share with you already")
+    assert "/scans/" in missing
+    assert "/tapes/" in shared
+    assert "Ask their admins" in missing
+    assert policy.id not in refused.text

@@ -62,7 +62,10 @@ def test_a_request_is_granted_by_the_policy_that_was_shown(desk: Desk) -> None:
         "organisation",
     )
     assert policy["shared_with"] == ["lab"]
-    assert sorted(proposal["simulation"]["gains"]) == [["ada", "lab/sst"], ["bob", "lab/sst"]]
+    # Bob asked, so the archive knows him, his repository and the lab. Ada is one of its people.
+    assert proposal["simulation"]["gains"] == [["bob", "lab/sst"]]
+    assert proposal["simulation"]["other_gains"] == [{"organisation": "lab", "people": 1}]
+    assert proposal["simulation"]["opens"] == ["lab/sst"]
 
     narrow = policy | {"shared_with": []}
     useless = desk.ask("eve", "POST", f"{path}/decision", {"grants": True, "policy": narrow})

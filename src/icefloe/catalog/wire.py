@@ -256,13 +256,44 @@ class PolicyTrial(Record, forbid_unknown_fields=True):
     """The policy to change; None for a new one."""
 
 
+class PeopleCount(Record):
+    """A number of people of an organisation."""
+
+    organisation: str
+    """Empty for organisations that the reader has nothing to do with."""
+    people: int
+
+
+class ReaderCount(Record):
+    """The numbers of people who can open a repository now, and who could after a change."""
+
+    repository: str
+    now: int
+    then: int
+
+
 class SimulationAnswer(Record):
-    """The people who would gain or lose access, and the repositories that would open or break."""
+    """The people who would gain or lose access, and the repositories that would open or break.
+
+    Names are those that admins of the organisation know anyway: of their own people, of
+    repositories that they may see, and of requests to them. All others are counted.
+    """
 
     gains: tuple[tuple[str, str], ...]
+    """People and the repositories that they could then open."""
     losses: tuple[tuple[str, str], ...]
     opens: tuple[str, ...]
+    """Repositories that nobody can open now, and somebody could then."""
     breaks: tuple[str, ...]
+    readers: tuple[ReaderCount, ...] = ()
+    """Repositories that depend on the buckets."""
+    other_gains: tuple[PeopleCount, ...] = ()
+    """The numbers of other people who would gain access, by organisation."""
+    other_losses: tuple[PeopleCount, ...] = ()
+    other_opens: int = 0
+    other_breaks: int = 0
+    other_repositories: int = 0
+    """The number of other repositories that depend on the buckets."""
 
 
 class PolicyVersionAnswer(Record):

@@ -232,7 +232,21 @@ def _show_trial(trial: SimulationAnswer, *, as_json: bool) -> None:
 
     if rows:
         show_table(("change", "person", "repository"), rows)
-    for repositories, text in ((trial.opens, "would open"), (trial.breaks, "would break")):
-        if repositories:
-            echo(f"{', '.join(repositories)} {text}")
-    echo("nothing was changed" if rows else "nobody would gain or lose access; nothing was changed")
+    others = ((trial.other_gains, "gain"), (trial.other_losses, "lose"))
+    for counts, verb in others:
+        for count in counts:
+            people = "1 person" if count.people == 1 else f"{count.people:,} people"
+            echo(f"{people} of {count.organisation or 'other organisations'} would {verb} access")
+    for repositories, hidden, text in (
+        (trial.opens, trial.other_opens, "would open"),
+        (trial.breaks, trial.other_breaks, "would break"),
+    ):
+        names = [*repositories, *([f"{hidden:,} that you may not see"] if hidden else [])]
+        if names:
+            echo(f"{', '.join(names)} {text}")
+    is_idle = not (rows or trial.other_gains or trial.other_losses)
+    echo(
+        "nobody would gain or lose access; nothing was changed"
+        if is_idle
+        else "nothing was changed"
+    )

@@ -376,7 +376,7 @@ def _suspects(plan: _Plan, verdict: Verdict, refused: Mapping[str, str]) -> dict
     for granted, grant in zip(verdict.granted, plan.containers, strict=True):
         if grant is not None:
             of_grant = suspects.setdefault(grant, set())
-            if refused and (fingerprint := refused.get(_prefix_of(granted))) is not None:
+            if refused and (fingerprint := refused.get(prefix_of(granted))) is not None:
                 of_grant.add(fingerprint)
     return suspects
 
@@ -405,11 +405,11 @@ def _container_answer(granted: Granted, credential: CredentialAnswer) -> Contain
     else:
         store = store_answer(granted.bucket, location.prefix)
         source = f"{granted.kind} {granted.source} of {granted.bucket.organisation}"
-    prefix = _prefix_of(granted)
+    prefix = prefix_of(granted)
     return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
 
 
-def _prefix_of(granted: Granted) -> str:
+def prefix_of(granted: Granted) -> str:
     """Return the prefix by which clients know a container."""
     # The name of a provider's container is bound now: the stored prefix says nothing.
     is_bound = granted.kind is GrantKind.SUBSCRIPTION

@@ -1,5 +1,6 @@
 """Pages about archives: what datasets cover, which files they need, and what those files need."""
 
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -100,12 +101,17 @@ class DatasetPicture(Record):
     problem: str = ""
 
 
+type FindShares = Callable[[Request], Mapping[str, dependencies.Shared] | None]
+"""Returns who shares each container with the reader, by its prefix; None without a service."""
+
+
 class ArchivePages:
     """The pages; `page` renders a template with the frame of the site."""
 
-    def __init__(self, viewed: Viewed, page: MakePage) -> None:
+    def __init__(self, viewed: Viewed, page: MakePage, shares: FindShares) -> None:
         self._viewed: Final = viewed
         self._page: Final = page
+        self._shares: Final = shares
         self._counted: tuple[str, sources.SourceFiles] | None = None
 
     def routes(self) -> list[Route]:
@@ -159,6 +165,8 @@ class ArchivePages:
         version = self._version(request)
         files = self._files(version)
         found = dependencies.read_dependencies(version, files, self._viewed.url)
+        shares = self._shares(request)
+        owners, unshared = dependencies.by_owner(found, shares or {})
         return self._page(
             request,
             version,
@@ -166,6 +174,9 @@ class ArchivePages:
             files=files,
             dependencies=found,
             kinds=files.kinds,
+            shares=shares,
+            owners=owners,
+            unshared=unshared,
         )
 
     def show_chunk(self, request: Request) -> Response:

@@ -1,7 +1,7 @@
 """The containers of virtual chunks, and the options with which a reader authorises them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -50,6 +50,36 @@ class Dependency(Record):
     """Each of them shows the repository with this place authorised; none if it is, or cannot be."""
 
 
+class SharedBy(Record):
+    """Something by which the owner of data shares it with the reader of a page."""
+
+    name: str
+    readers: str
+    """Who may read by it."""
+    until: datetime | None
+    address: str = ""
+    """The page about it, if the reader may see one."""
+
+
+class Shared(Record):
+    """Who shares a container with the reader, where pages are a part of a service."""
+
+    owner: str
+    by: tuple[SharedBy, ...]
+
+
+class OwnerShare(Record):
+    """The data of a version that one owner shares with the reader."""
+
+    owner: str
+    by: tuple[SharedBy, ...]
+    containers: int
+    files: int
+    chunks: int
+    size_bytes: int
+    newest: datetime | None
+
+
 class Dependencies(Record):
     """All places of virtual chunks of a version, those with most bytes first."""
 
@@ -95,6 +125,32 @@ def read_dependencies(version: Version, files: SourceFiles, url: str) -> Depende
         tuple(context.virtual.resolver.disputed),
     )
     return Dependencies(tuple(shown), max(0, len(others) - MOST_OUTSIDE), report)
+
+
+def by_owner(
+    dependencies: Dependencies, shared: Mapping[str, Shared]
+) -> tuple[list[OwnerShare], list[Dependency]]:
+    """Sum up places by the owners who share them, and return the places that nobody shares."""
+    owned: dict[str, list[Dependency]] = {}
+    unshared = []
+    for row in dependencies.rows:
+        if (share := shared.get(row.access.url_prefix)) is None:
+            unshared.append(row)
+        else:
+            owned.setdefault(share.owner, []).append(row)
+    owners = [
+        OwnerShare(
+            owner,
+            tuple(dict.fromkeys(by for row in rows for by in shared[row.access.url_prefix].by)),
+            len(rows),
+            sum(row.files for row in rows),
+            sum(row.access.references for row in rows),
+            sum(row.access.size_bytes for row in rows),
+            max((row.newest for row in rows if row.newest), default=None),
+        )
+        for owner, rows in owned.items()
+    ]
+    return owners, unshared
 
 
 def _by_size(dependency: Dependency) -> tuple[int, str]:

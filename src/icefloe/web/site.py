@@ -30,7 +30,7 @@ from icefloe.printable import printable
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
 from icefloe.web.answers import StaticFiles, compressed
-from icefloe.web.archive_pages import ArchivePages
+from icefloe.web.archive_pages import ArchivePages, FindShares
 from icefloe.web.data_site import DataSite, download_fields, root_address
 from icefloe.web.dependencies import problem_text
 from icefloe.web.history_pages import HistoryPages
@@ -83,15 +83,18 @@ def static_files() -> Mount:
 class Site:
     """The pages of a repository.
 
-    `navigation` returns the HTML above each page where the pages are a part of a larger site.
+    `navigation` returns the HTML above each page where the pages are a part of a larger site, and
+    `shares` the owners who share virtual chunks with the reader there.
     """
 
     def __init__(
         self,
         viewed: Viewed,
         navigation: Callable[[Request], str] = lambda _: "",
+        shares: FindShares = lambda _: None,
     ) -> None:
         self._viewed: Final = viewed
+        self._shares: Final = shares
         self._navigation: Final = navigation
         self._pictures: Final = Recent[tuple[Hashable, ...], pictures.Picture](_MOST_PICTURES)
         self._versions: Final = HistoryPages(viewed, self._page, self._answer)
@@ -106,7 +109,7 @@ class Site:
             Route("/picture/{path:path}", self.picture),
             Route("/series/{path:path}", self.series),
             *self._versions.routes(),
-            *ArchivePages(self._viewed, self._page).routes(),
+            *ArchivePages(self._viewed, self._page, self._shares).routes(),
             *DataSite(self._viewed, HEADERS).routes(),
         ]
 

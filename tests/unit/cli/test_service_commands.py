@@ -44,6 +44,11 @@ ANSWER: dict[str, Any] = {
     "losses": [[HOSTILE, "lab/sst"]],
     "opens": [HOSTILE],
     "breaks": [HOSTILE],
+    "other_gains": [
+        {"organisation": HOSTILE, "people": 3},
+        {"organisation": "", "people": 1},
+    ],
+    "other_breaks": 2,
     "at": NOW,
     "action": HOSTILE,
     "resource": HOSTILE,

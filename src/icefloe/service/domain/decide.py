@@ -10,7 +10,7 @@ half of a repository.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain
@@ -405,29 +405,59 @@ def _match_bucket(
     if bucket.delegation is Delegation.STATIC and not (is_home and is_member):
         return _missing(container, Reason.NOT_SCOPED, owner, "")
     here = Location(area.location.platform, store, location.bucket, location.segments)
-    is_subscriber = _reads_by_subscription(area, here, facts)
     reason = Reason.NO_POLICY
-    for policy, policy_location in area.policies:
-        if not policy_location.covers(here) or _has_ended(policy, facts.now):
+    for policy, obstacle in _judged(area, here, facts):
+        if obstacle is not None:
+            reason = _worse(reason, obstacle)
             continue
-        is_shared = not facts.roles.keys().isdisjoint(policy.shared_with)
-        is_reader = is_member or is_shared or policy.scope is PolicyScope.ANYONE
-        if not (is_reader or is_subscriber):
-            reason = _worse(reason, Reason.WRONG_SCOPE)
-        elif policy.embargoed_until is not None and facts.now < policy.embargoed_until:
-            reason = _worse(reason, Reason.EMBARGOED)
-        elif not (is_member or bucket.is_scoped or is_whole(bucket, policy.prefix)):
-            reason = _worse(reason, Reason.NOT_SCOPED)
-        else:
-            difference = None
-            if store != location.store:
-                difference = f"the container names {location.store}, the bucket is on {store}"
-            kind, source = GrantKind.POLICY, policy.id
-            # Who reads by a listing gets the chunks that manifests name, and no list of others.
-            return Granted(
-                container, here, kind, bucket, source, may_list=is_reader, difference=difference
-            )
+        difference = None
+        if store != location.store:
+            difference = f"the container names {location.store}, the bucket is on {store}"
+        kind, source = GrantKind.POLICY, policy.id
+        # Who reads by a listing gets the chunks that manifests name, and no list of others.
+        may_list = _is_reader(policy, facts)
+        return Granted(
+            container, here, kind, bucket, source, may_list=may_list, difference=difference
+        )
     return _missing(container, reason, owner, "")
+
+
+def _judged(
+    area: _Area, location: Location, facts: Facts
+) -> Iterator[tuple[Policy, Reason | None]]:
+    """Yield the policies on a location that live, with what keeps the actor from reading by them.
+
+    That is None for a policy that allows it.
+    """
+    bucket = area.bucket
+    is_subscriber = _reads_by_subscription(area, location, facts)
+    for policy, policy_location in area.policies:
+        if not policy_location.covers(location) or _has_ended(policy, facts.now):
+            continue
+        is_free = bucket.organisation in facts.roles or bucket.is_scoped
+        if not (_is_reader(policy, facts) or is_subscriber):
+            yield policy, Reason.WRONG_SCOPE
+        elif policy.embargoed_until is not None and facts.now < policy.embargoed_until:
+            yield policy, Reason.EMBARGOED
+        elif not (is_free or is_whole(bucket, policy.prefix)):
+            yield policy, Reason.NOT_SCOPED
+        else:
+            yield policy, None
+
+
+def _is_reader(policy: Policy, facts: Facts) -> bool:
+    """Return whether a policy names the actor, apart from any listing."""
+    named = {policy.organisation, *policy.shared_with}
+    return policy.scope is PolicyScope.ANYONE or not facts.roles.keys().isdisjoint(named)
+
+
+def allowing_policies(granted: Granted, facts: Facts) -> list[Policy]:
+    """Return all policies by which the actor may read a container."""
+    for area in _areas_of(facts):
+        if area.bucket == granted.bucket and granted.kind is GrantKind.POLICY:
+            judged = _judged(area, granted.location, facts)
+            return [policy for policy, obstacle in judged if obstacle is None]
+    return []
 
 
 def _reads_by_subscription(area: _Area, location: Location, facts: Facts) -> bool:

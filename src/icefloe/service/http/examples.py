@@ -71,12 +71,14 @@ from icefloe.catalog.wire import (
     OrganisationChange,
     OwnershipProof,
     Page,
+    PeopleCount,
     PolicySettings,
     PolicyTrial,
     PolicyVersionAnswer,
     ProbeCheck,
     ProbeReport,
     Problem,
+    ReaderCount,
     Refresh,
     RepositoryChange,
     RequestDecision,
@@ -204,7 +206,12 @@ _REQUEST: Final = AccessRequest(
 )
 _NEW_POLICY: Final = PolicySettings("tapes", "hourly/", ends_at=_END, shared_with=("zoo",))
 _SIMULATION: Final = SimulationAnswer(
-    gains=(("zoe", "zoo/reef"),), losses=(), opens=("zoo/reef",), breaks=()
+    gains=(("zoe", "zoo/reef"),),
+    losses=(),
+    opens=("zoo/reef",),
+    breaks=(),
+    readers=(ReaderCount("zoo/reef", 0, 3),),
+    other_gains=(PeopleCount("zoo", 2),),
 )
 _CREDENTIAL: Final = CredentialAnswer(
     "s3",

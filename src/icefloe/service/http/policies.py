@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from icefloe.catalog.model import Bucket, BucketState, Delegation, Policy, PolicyScope
 from icefloe.catalog.wire import (
@@ -21,9 +21,8 @@ from icefloe.service.database.facts import load_world
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import is_whole
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.domain.simulate import PolicyChange, Simulation, simulate
-from icefloe.service.domain.world import World
-from icefloe.service.http.access import Permit, may
+from icefloe.service.domain.simulate import Observer, PolicyChange, simulate, told
+from icefloe.service.http.access import Permit, actor_of, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
@@ -164,13 +163,15 @@ def simulate_policy(
     org: str,
     trial: Annotated[PolicyTrial, Codec(), Body()],
 ) -> Response:
-    """Return who would gain and lose access by a change of a policy; nothing is changed."""
-    _, result = try_policy(permit, org, trial)
-    return answer(SimulationAnswer(result.gains, result.losses, result.opens, result.breaks))
+    """Return who would gain and lose access by a change of a policy; nothing is changed.
+
+    People and repositories of other organisations are counted, unless the admin knows them.
+    """
+    return answer(try_policy(permit, org, trial))
 
 
-def try_policy(permit: Permit, org: str, trial: PolicyTrial) -> tuple[World, Simulation]:
-    """Return the world as it is, and what a change of a policy would do to it."""
+def try_policy(permit: Permit, org: str, trial: PolicyTrial) -> SimulationAnswer:
+    """Return what the caller may learn of what a change of a policy would do."""
     with permit.service.database.reading() as connection:
         if trial.settings is None:
             change = PolicyChange(_require(connection, org, trial.id or ""), deleted=True)
@@ -180,9 +181,24 @@ def try_policy(permit: Permit, org: str, trial: PolicyTrial) -> tuple[World, Sim
             key = {"organisation": org, "name": policy.bucket}
             rows.require(connection, tables.buckets, Bucket, **key)
             change = PolicyChange(policy)
-        allows_anonymous = permit.service.settings.allows_anonymous
-        world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
-    return world, simulate(world, change)
+        return try_change(permit, connection, org, change)
+
+
+def try_change(
+    permit: Permit, connection: Connection, org: str, change: PolicyChange
+) -> SimulationAnswer:
+    """Return what the caller may learn of what a change of a policy of an organisation would do."""
+    allows_anonymous = permit.service.settings.allows_anonymous
+    world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
+    table = tables.access_requests
+    asked = select(table.c.person, table.c.repository).where(table.c.organisation == org)
+    observer = Observer(
+        actor_of(permit.caller),
+        org,
+        frozenset((person, repository) for person, repository in connection.execute(asked)),
+        frozenset(s.subscriber for s in world.subscriptions if s.provider == org),
+    )
+    return told(simulate(world, change), world, observer)
 
 
 def policy_of(organisation: str, identifier: str, settings: PolicySettings) -> Policy:

@@ -9,22 +9,20 @@ from icefloe.catalog.model import AccessRequest, Decision
 from icefloe.catalog.wire import (
     NewAccessRequest,
     Page,
-    PolicySettings,
     RequestDecision,
     RequestProposal,
-    SimulationAnswer,
 )
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
-from icefloe.service.database.facts import Entry, load_world
+from icefloe.service.database.facts import Entry
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Missing, decide
-from icefloe.service.domain.simulate import PolicyChange, simulate
+from icefloe.service.domain.simulate import PolicyChange
 from icefloe.service.http.access import Permit, actor_of, may, refusal_of
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, find_page, page_of
-from icefloe.service.http.policies import check_policy, policy_of, shown_policy
+from icefloe.service.http.policies import check_policy, policy_of, shown_policy, try_change
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.opening import Opener
 from icefloe.service.requests import Case, ask, missing_grants
@@ -160,11 +158,9 @@ def show_request(
             return answer(RequestProposal(asked, subscription=subscription))
         settings = case.policy()
         assert settings is not None
-        return answer(
-            RequestProposal(
-                asked, settings, simulation=_simulation(permit, connection, org, settings)
-            )
-        )
+        change = PolicyChange(policy_of(org, "policy-new", settings))
+        simulation = try_change(permit, connection, org, change)
+        return answer(RequestProposal(asked, settings, simulation=simulation))
 
 
 @router.post(
@@ -226,15 +222,6 @@ def _grant(permit: Permit, connection: Connection, case: Case, decision: Request
 def _case(permit: Permit, connection: Connection, request: AccessRequest) -> Case:
     allows_anonymous = permit.service.settings.allows_anonymous
     return Case(connection, request, permit.now, allows_anonymous=allows_anonymous)
-
-
-def _simulation(
-    permit: Permit, connection: Connection, organisation: str, settings: PolicySettings
-) -> SimulationAnswer:
-    allows_anonymous = permit.service.settings.allows_anonymous
-    world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
-    result = simulate(world, PolicyChange(policy_of(organisation, "policy-new", settings)))
-    return SimulationAnswer(result.gains, result.losses, result.opens, result.breaks)
 
 
 def _require_pending(connection: Connection, request: str, **key: str) -> AccessRequest:

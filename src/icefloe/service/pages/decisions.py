@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Response
 
 from icefloe.catalog.model import AccessRequest, Bucket, Decision, PolicyScope
-from icefloe.catalog.wire import Page, PolicySettings, PolicyTrial, RequestDecision, RequestProposal
+from icefloe.catalog.wire import Page, PolicySettings, RequestDecision, RequestProposal
 from icefloe.errors import IcefloeError
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.locations import bucket_location, location_url
@@ -21,7 +21,7 @@ from icefloe.service.pages.admission import (
     result_of,
     show,
 )
-from icefloe.service.pages.policies import fields_of, impact_of, settings_of
+from icefloe.service.pages.policies import fields_of, settings_of
 from icefloe.service.pages.site import Visit, Visitor, redirect
 
 router = APIRouter(route_class=MembersRoute)
@@ -91,10 +91,7 @@ def _page(
 ) -> Response:
     answer = requests.show_request(permit.also(Action.SEE_REQUESTS), org, request)
     proposal = result_of(answer, RequestProposal)
-    policy, impact, url = proposal.policy, None, ""
-    if policy is not None:
-        impact = impact_of(permit, org, PolicyTrial(policy))
-        url = _whole_prefix(permit, org, policy)
+    policy = proposal.policy
     return show(
         visit,
         "decision.html",
@@ -104,8 +101,8 @@ def _page(
         asked=proposal.request,
         fields=fields_of(policy) if policy else {},
         scopes=tuple(PolicyScope),
-        impact=impact,
-        url=url,
+        impact=proposal.simulation,
+        url=_whole_prefix(permit, org, policy) if policy else "",
         problem=str(error) if error else "",
     )
 

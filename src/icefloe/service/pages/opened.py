@@ -28,12 +28,15 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import Record, replace
 from icefloe.service.derivation import Side
-from icefloe.service.domain.decide import Granted, decide
+from icefloe.service.domain.decide import Granted, Missing, decide
+from icefloe.service.domain.sharing import Share, Source, shares_of
 from icefloe.service.following import credential_in, side_of
 from icefloe.service.http.access import Permit, actor_of
 from icefloe.service.http.repositories import open_with_audit
+from icefloe.service.opening import prefix_of
 from icefloe.service.pages.site import ZARR, navigation_of
 from icefloe.service.runtime import Service
+from icefloe.web.dependencies import Shared, SharedBy
 from icefloe.web.site import Site
 from icefloe.web.versions import Recipe, Version, Viewed, literal
 from icefloe.zarr_store.store import size_of_value
@@ -143,6 +146,7 @@ class OpenedRepositories:
         """Return the page of a repository that a request asks for, below the repository's path."""
         root = request.scope.get("root_path", "") + f"/repos/{permit.resource_name}"
         scope = {**request.scope, "root_path": root}
+        request.state.permit = permit
 
         def show(kept: _Kept) -> Response:
             for route in kept.routes:
@@ -226,7 +230,7 @@ class OpenedRepositories:
         lease = _Lease(permit, answer)
         side = side_of(answer, lease.renew)
         viewed = await self._in_thread(self._viewed, side, answer)
-        site = Site(viewed, navigation_of)
+        site = Site(viewed, navigation_of, _shares_of)
         return _Kept(lease, side, basis, deadline, viewed, site, site.routes())
 
     def _viewed(self, side: Side, answer: OpenAnswer) -> Viewed:
@@ -235,6 +239,28 @@ class OpenedRepositories:
         repository, entry = replace(side, config=config).open(), answer.repo
         url = self._service.settings.url
         return ServedRepository(repository, entry.full_name, url, entry.description)
+
+
+def _shares_of(request: Request) -> dict[str, Shared] | None:
+    """Return who shares the containers of a repository with the person who looks at a page."""
+    permit: Permit = request.state.permit
+    if permit.remembered is None:
+        return None
+    return {
+        prefix_of(found[0]): shared_of(found[1])
+        for found in shares_of(permit.remembered)
+        if not isinstance(found, Missing)
+    }
+
+
+def shared_of(share: Share) -> Shared:
+    """Return the owner of a container and their policies, as pages show them."""
+
+    def page_of(source: Source) -> str:
+        return f"/organisations/{share.owner}/policies/{source.id}" if source.policy else ""
+
+    by = (SharedBy(s.id or "public", s.readers, s.until, page_of(s)) for s in share.sources)
+    return Shared(share.owner or "public data", tuple(by))
 
 
 def _basis(permit: Permit, granted: tuple[Granted, ...]) -> tuple[Any, ...]:

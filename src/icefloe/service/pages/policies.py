@@ -7,16 +7,19 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Request, Response
 
 from icefloe.catalog.model import Bucket, Policy, PolicyScope
-from icefloe.catalog.wire import Page, PolicySettings, PolicyTrial, PolicyVersionAnswer
+from icefloe.catalog.wire import (
+    Page,
+    PolicySettings,
+    PolicyTrial,
+    PolicyVersionAnswer,
+    SimulationAnswer,
+)
 from icefloe.errors import IcefloeError
 from icefloe.records import Record
 from icefloe.service.domain.actions import Action
-from icefloe.service.domain.decide import decide
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.domain.simulate import Simulation
-from icefloe.service.domain.world import World, resource_of
 from icefloe.service.http import buckets, policies
-from icefloe.service.http.access import Permit, actor_of
+from icefloe.service.http.access import Permit
 from icefloe.service.http.problems import status_of
 from icefloe.service.pages.admission import (
     MembersRoute,
@@ -34,7 +37,6 @@ from icefloe.service.pages.site import Visit, Visitor, redirect
 
 router = APIRouter(route_class=MembersRoute)
 
-_MOST_SHOWN: Final = 200
 _MOST_BUCKETS: Final = 1000
 _MOST_VERSIONS: Final = 100
 _FIELDS: Final = ("bucket", "prefix", "scope", "shared_with", "embargoed_until", "ends_at")
@@ -75,50 +77,19 @@ def settings_of(fields: Mapping[str, str]) -> PolicySettings:
 # What a change would do
 
 
-class Impact(Record):
-    """The result of a dry run, cut to what a page can show."""
-
-    simulation: Simulation
-    gains: tuple[tuple[str, str], ...]
-    losses: tuple[tuple[str, str], ...]
-    readers: tuple[tuple[str, int, int], ...]
-    """Of repositories that the person may see: how many people can open them, now and then."""
-    others: int
-    """The number of the other repositories that the buckets concern."""
-
-
-def impact_of(permit: Permit, org: str, trial: PolicyTrial) -> Impact:
-    """Try a change of a policy; nothing is changed."""
-    world, simulation = policies.try_policy(permit.also(Action.CHANGE_POLICIES), org, trial)
-    readers = tuple(row for row in simulation.readers if _may_see(permit, world, row[0]))
-    return Impact(
-        simulation,
-        simulation.gains[:_MOST_SHOWN],
-        simulation.losses[:_MOST_SHOWN],
-        readers[:_MOST_SHOWN],
-        len(simulation.readers) - len(readers),
-    )
-
-
-def _may_see(permit: Permit, world: World, repository: str) -> bool:
-    facts = world.facts(repository, permit.caller.roles)
-    resource = resource_of(repository)
-    return decide(actor_of(permit.caller), Action.SEE_REPOSITORY, resource, facts).allowed
-
-
 class _Preview(Record):
     """All that is known of a policy before it is saved."""
 
     bucket: Bucket
     url: str
     """The whole prefix."""
-    impact: Impact
+    impact: SimulationAnswer
     obstacle: str
     """Why it cannot be saved, if so."""
 
 
 def _preview(permit: Permit, org: str, policy: str | None, settings: PolicySettings) -> _Preview:
-    impact = impact_of(permit, org, PolicyTrial(settings, policy))
+    impact = policies.try_policy(permit, org, PolicyTrial(settings, policy))
     answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, settings.bucket)
     bucket = result_of(answer, Bucket)
     obstacle = ""
@@ -364,7 +335,7 @@ def _step(
             trial = PolicyTrial(settings, policy if record.policy else None)
         else:
             trial = PolicyTrial(None, policy)
-        values["impact"] = impact_of(permit, org, trial)
+        values["impact"] = policies.try_policy(permit, org, trial)
     except IcefloeError as fault:
         error = error or fault
     return show(

@@ -8,11 +8,14 @@ from icefloe.catalog.model import Decision
 from icefloe.catalog.transport import REASONS
 from icefloe.errors import AccessDeniedError
 from icefloe.service.domain.actions import Action
+from icefloe.service.domain.decide import Missing
+from icefloe.service.domain.sharing import shares_of
 from icefloe.service.http.access import Permit, may, may_open
 from icefloe.service.http.pages import Cursor
 from icefloe.service.http.repositories import Search, find_repositories
 from icefloe.service.http.requests import find_own_requests
-from icefloe.service.pages.opened import OpenedRepositories
+from icefloe.service.opening import prefix_of
+from icefloe.service.pages.opened import OpenedRepositories, shared_of
 from icefloe.service.pages.site import (
     PER_PAGE,
     ZARR,
@@ -100,5 +103,17 @@ def _refusal_page(request: Request, permit: Permit, error: AccessDeniedError) ->
         for grant in error.missing
     ]
     can_ask = any(grant["can_be_asked"] and grant["request"] is None for grant in missing)
-    visit = visit_of(request, {})
-    return page(visit, "refused.html", 403, missing=missing, repository=name, can_ask=can_ask)
+    found = shares_of(permit.remembered) if permit.remembered else []
+    return page(
+        visit_of(request, {}),
+        "refused.html",
+        403,
+        missing=missing,
+        shared=[
+            (prefix_of(share[0]), shared_of(share[1]))
+            for share in found
+            if not isinstance(share, Missing)
+        ],
+        repository=name,
+        can_ask=can_ask,
+    )
