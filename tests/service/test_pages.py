@@ -386,7 +386,8 @@ def test_the_lines_to_copy_are_those_of_the_service(
     monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["cid"])
     names: dict[str, Any] = {}
     for code in recipes:
-        exec(code, names)
+        if "spark" not in code:  # those lines have a test of their own
+            exec(code, names)
     repository, group = names["repository"], names["group"]
     store = repository.readonly_session("main").store
     np.testing.assert_array_equal(zarr.open_array(store, path="t2m")[:], map_values())

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+from starlette.testclient import TestClient
 
 import icefloe
+from icefloe.web.site import create_site
+from icefloe.web.versions import Viewed
 from tests.web.conftest import HOSTILE
 
 PAGES = [
@@ -52,7 +55,7 @@ def test_the_root_lists_groups_and_arrays(client: httpx.Client) -> None:
         assert f">{name}</a>" in text
     assert "time: 20" in text
     assert "degrees_north" in text
-    assert 'xr.open_dataset("./cube", engine="icefloe")' in html.unescape(text)
+    assert 'import xarray as xr\n\nds = xr.open_dataset(\n    "./cube",\n' in html.unescape(text)
 
 
 def test_hostile_texts_stay_text(client: httpx.Client, repository: icefloe.Repository) -> None:
@@ -162,3 +165,12 @@ def test_static_files_are_compressed_and_sent_once(client: httpx.Client) -> None
 def test_our_files_are_small() -> None:
     folder = Path(str(files("icefloe.web") / "static"))
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 250_000
+
+
+def test_an_empty_repository_has_a_page() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    site = create_site(Viewed(repository, "new", "new"))
+    with TestClient(site, base_url="http://localhost") as client:
+        assert "This group is empty." in client.get("/").raise_for_status().text
+        for path in ("/history", "/coverage", "/dependencies", "/sources"):
+            client.get(path).raise_for_status()

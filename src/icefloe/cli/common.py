@@ -174,6 +174,33 @@ def address_of(text: str) -> str:
     return saved.url
 
 
+def python_address(text: str) -> str:
+    """Return what Python takes for the repository of a command: saved names and `org/name` as URLs.
+
+    >>> python_address("./cube")
+    './cube'
+    """
+    from icefloe.catalog.handles import is_service_url, repository_url
+    from icefloe.catalog.logins import current_service
+
+    address = address_of(text)
+    if not is_of_service(address) or is_service_url(address):
+        return address
+    return repository_url(current_service() or "", address)
+
+
+def lasting_url(text: str, *, anonymous: bool = False) -> str:
+    """Return a URL or path of a repository that means the same in other folders and programs.
+
+    >>> lasting_url("s3://climate/era5?region=eu-west-1", anonymous=True)
+    's3://climate/era5?region=eu-west-1&anonymous=true'
+    """
+    address = python_address(text)
+    if "://" not in address:
+        return str(Path(address).expanduser().absolute())
+    return f"{address}{'&' if '?' in address else '?'}anonymous=true" if anonymous else address
+
+
 def storage_of_destination(text: str) -> Storage:
     """Return the storage that a command writes a copy to."""
     from icefloe.catalog.handles import is_service_url

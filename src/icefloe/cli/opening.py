@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from icefloe.cli.common import address_of, is_of_service
+from icefloe.cli.common import address_of, is_of_service, python_address
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -17,7 +17,7 @@ def opening_lines(
     repository: "Repository", name: str, group: str, branch: str = "main"
 ) -> tuple[str, ...]:
     """Return the lines that open a dataset with xarray, with the authorisation that it needs."""
-    arguments = [json.dumps(_address(name), ensure_ascii=False), 'engine="icefloe"']
+    arguments = [json.dumps(python_address(name), ensure_ascii=False), 'engine="icefloe"']
     if group:
         arguments.append(f"group={json.dumps(group, ensure_ascii=False)}")
     if branch != "main":
@@ -25,19 +25,6 @@ def opening_lines(
     if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, group, branch)):
         arguments.append(f"authorize={json.dumps(prefixes, ensure_ascii=False)}")
     return ("import xarray as xr", f"dataset = xr.open_dataset({', '.join(arguments)})")
-
-
-def _address(name: str) -> str:
-    """Return what xarray takes for the repository of a command."""
-    from icefloe.catalog.handles import is_service_url
-
-    address = address_of(name)
-    if is_of_service(address) and not is_service_url(address):
-        from icefloe.catalog.logins import current_service
-
-        service = current_service() or ""
-        return f"icefloe://{service.partition('://')[2]}/{address}"
-    return address
 
 
 def _prefixes(repository: "Repository", group: str, branch: str) -> list[str]:

@@ -12,6 +12,7 @@ from icefloe.cli.common import (
     RepositoryArgument,
     authorised,
     echo,
+    lasting_url,
     open_repository,
 )
 from icefloe.printable import printable
@@ -59,4 +60,5 @@ def view(
 
             webbrowser.open(address)
 
-    serve(Viewed(repository, name, url), announce, port=port, allow_origins=origins)
+    lasting = lasting_url(url, anonymous=anonymous)
+    serve(Viewed(repository, name, lasting), announce, port=port, allow_origins=origins)

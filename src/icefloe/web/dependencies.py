@@ -19,7 +19,7 @@ from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.values.urls import parse_prefix
-from icefloe.virtual_chunks.access import anonymous_doubt, credentials_doubt
+from icefloe.virtual_chunks.access import anonymous_doubt, credentials_doubt, is_anonymous
 from icefloe.virtual_chunks.grouping import by_bucket, canonical
 from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS
 from icefloe.web.sources import SourceFiles, moment_of
@@ -194,7 +194,67 @@ def _commands(
 def commands(
     context: RepoContext, container: VirtualChunkContainer, prefix: str, url: str
 ) -> tuple[str, ...]:
-    """Return the commands that show a repository with a prefix of a container authorised.
+    """Return the commands that show a repository with a prefix of a container authorised."""
+    view = f"icefloe view {shlex.quote(printable(url))}"
+    return tuple(
+        f"{view} --authorize{'-anonymous' if way.is_anonymous else ''} {shlex.quote(prefix)}"
+        for way in _ways(context, container, prefix)
+    )
+
+
+class Way(Record):
+    """A way to read virtual chunks below a prefix."""
+
+    prefix: str
+    is_anonymous: bool
+    """Whether nothing secret is sent; otherwise the credentials of the environment are."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no credentials of this platform."""
+        return parse_prefix(self.prefix).scheme in _WITHOUT_KEYS
+
+    def code(self, module: str) -> str:
+        """Return the credential as Python, with the names of a module: `icefloe` or `icechunk`.
+
+        >>> Way("s3://archive/", is_anonymous=True).code("icefloe")
+        'icefloe.s3_credentials(anonymous=True)'
+        """
+        way = "anonymous=True" if self.is_anonymous else "from_env=True"
+        match parse_prefix(self.prefix).scheme:
+            case "file":
+                return f"{module}.credentials.LocalFileSystemAccess"
+            case "http" | "https":
+                return f"{module}.Credentials.HttpAccess()"
+            case "gs" | "gcs":
+                return f"{module}.gcs_credentials({way})"
+            case "az" | "azure" | "abfs":
+                return f"{module}.azure_credentials({way})"
+            case _:
+                return f"{module}.s3_credentials({way})"
+
+
+def ways_in(version: Version) -> tuple[Way, ...]:
+    """Return how all virtual chunks of a version are read, as far as that can do no harm.
+
+    Prefixes that the reader authorised come first, then those of other declared containers.
+    """
+    context = version.state.context
+    access = context.virtual.resolver.access
+    found = [
+        Way(prefix, credential is not None and is_anonymous(credential))
+        for prefix, credential in access.entries.items()
+        if prefix in dict(access.prefixes) and printable(prefix) == prefix
+    ]
+    for container in context.config.virtual_chunk_containers:
+        prefix = container.url_prefix
+        if not access.prefixes_in(parse_prefix(prefix), container):
+            found += _ways(context, container, prefix)[:1]
+    return tuple(found)
+
+
+def _ways(context: RepoContext, container: VirtualChunkContainer, prefix: str) -> list[Way]:
+    """Return the ways to read a prefix of a container that a reader may take.
 
     Credentials of the environment are not offered where they would go to a server that only the
     repository names, and no request where even one without credentials would do harm.
@@ -202,17 +262,16 @@ def commands(
     scheme = parse_prefix(prefix).scheme
     store = container.store
     if scheme not in SCHEMES or printable(prefix) != prefix:
-        return ()
+        return []
     if isinstance(store, ObjectStoreConfig.Azure) and not (store.opts or {}).get("account"):
-        return ()
+        return []
     is_trusted = container in (*context.virtual.trusted, *DEFAULT_CONTAINERS)
-    options = []
+    ways = []
     if not is_open(store) and (is_trusted or credentials_doubt(container) is None):
-        options.append("--authorize")
+        ways.append(Way(prefix, is_anonymous=False))
     if scheme not in _WITHOUT_KEYS and (is_trusted or anonymous_doubt(container) is None):
-        options.append("--authorize-anonymous")
-    view = f"icefloe view {shlex.quote(printable(url))}"
-    return tuple(f"{view} {option} {shlex.quote(prefix)}" for option in options)
+        ways.append(Way(prefix, is_anonymous=True))
+    return ways
 
 
 def problem_text(version: Version, error: IcefloeError, url: str) -> str:

@@ -29,10 +29,15 @@ class ArrayFacts(Record):
     codecs: tuple[str, ...]
 
     @property
+    def num_values(self) -> int:
+        """The number of values."""
+        return prod(self.shape)
+
+    @property
     def size_bytes(self) -> int | None:
         """The size of all values in memory; None for values of different sizes."""
         item = item_bytes(self.data_type)
-        return None if item is None else item * prod(self.shape)
+        return None if item is None else item * self.num_values
 
     @property
     def largest_chunk(self) -> tuple[int, ...]:
@@ -140,6 +145,16 @@ def children(version: Version, path: str, after: str | None = None) -> NodePage:
         rows.append(NodeRow(node.path, name, facts, counts[name]))
     last = chosen[-1] if chosen and chosen[-1] != names[-1] else None
     return NodePage(tuple(rows), len(names), last)
+
+
+def largest_array(version: Version, page: NodePage) -> ArrayNode | None:
+    """Return the array with most values on a page of nodes; None if there is none with any."""
+    sizes = {row.path: row.facts.num_values for row in page.rows if row.facts is not None}
+    largest = max(sizes, key=lambda path: sizes[path], default=None)
+    if largest is None or not sizes[largest]:
+        return None
+    node = find_node(version, largest)
+    return node if isinstance(node, ArrayNode) else None
 
 
 def ancestors(path: str) -> list[tuple[str, str]]:

@@ -36,6 +36,7 @@ from icefloe.web.dependencies import problem_text
 from icefloe.web.history_pages import HistoryPages
 from icefloe.web.origins import DataForOrigins
 from icefloe.web.recent import Recent
+from icefloe.web.recipes import recipes_of
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -125,8 +126,9 @@ class Site:
 
     def _node_page(self, request: Request, path: str) -> Response:
         version = self._version(request)
-        node = nodes.find_node(version, path)
-        attributes = nodes.attributes_of(node)
+        is_root = path == "/"  # which a repository without any data does not have
+        node = version.state.tree.find(path) if is_root else nodes.find_node(version, path)
+        attributes = {} if node is None else nodes.attributes_of(node)
         common: dict[str, Any] = {
             "path": path,
             "parents": nodes.ancestors(path),
@@ -144,16 +146,19 @@ class Site:
                 plan=plan,
                 reason=reason,
                 fields=download_fields(version, node),
+                recipes=recipes_of(self._viewed, version, path, root_address(request), node),
                 **common,
             )
         after = request.query_params.get("after")
         listing = nodes.children(version, path, after)
+        table = nodes.largest_array(version, listing)
         readme = next((attributes[key] for key in _README_KEYS if attributes.get(key)), None)
         return self._page(
             request,
             version,
             "group.html",
             listing=listing,
+            recipes=recipes_of(self._viewed, version, path, root_address(request), table),
             readme=_shown(readme) if isinstance(readme, str) else None,
             **common,
         )
@@ -326,7 +331,6 @@ class Site:
             version_names=list(self._viewed.version_names()),
             link=link,
             navigation=navigation,
-            origin=root_address(request),
             **values,
         )
         # The navigation of a larger site may have secrets.

@@ -1,4 +1,4 @@
-"""The repository that pages show, its versions by name, and the lines that open it elsewhere."""
+"""The repository that pages show, and its versions by name."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.web.recent import Recent
 
-_MAIN: Final = "main"
+MAIN: Final = "main"
 _MOST_SESSIONS: Final = 8
 _SNAPSHOT_ID: Final = r"[0-9A-HJKMNP-TV-Z]{20}"
 _PLAIN_NAME: Final = r"[A-Za-z0-9._-]+"
@@ -54,13 +54,6 @@ class Version(Record, eq=False):
         return self.name if is_plain else self.session.snapshot_id
 
 
-class Recipe(Record):
-    """Lines of code that open a version elsewhere."""
-
-    title: str
-    code: str
-
-
 class Viewed:
     """A repository that pages show; it keeps the sessions of the versions that were read last."""
 
@@ -82,7 +75,7 @@ class Viewed:
         repository = self.repository
         branches = repository.list_branches()
         if name is None:
-            name = _MAIN if _MAIN in branches else min(branches)
+            name = MAIN if MAIN in branches else min(branches)
         if name in branches:
             return Version(name, "branch", *self._session(repository.lookup_branch(name)))
         if name in repository.list_tags():
@@ -90,7 +83,7 @@ class Viewed:
         if re.fullmatch(_SNAPSHOT_ID, name):
             return Version(name, "snapshot", *self._session(name))
         moment = _moment(name)
-        session = repository.readonly_session(_MAIN, as_of=moment)
+        session = repository.readonly_session(MAIN, as_of=moment)
         return Version(name, "moment", *self._session(session.snapshot_id))
 
     def _session(self, snapshot_id: str) -> tuple[Session, dict[str, Any]]:
@@ -99,37 +92,21 @@ class Viewed:
             snapshot_id, lambda: (self.repository.readonly_session(snapshot_id=snapshot_id), {})
         )
 
-    # The lines that people copy
-
-    def recipes(self, version: Version, group: str, origin: str) -> list[Recipe]:
-        """Return lines that open a group elsewhere; `origin` is the address of the pages."""
-        arguments = [literal(self.url), 'engine="icefloe"']
-        if group:
-            arguments.append(f"group={literal(group)}")
-        if version.name != _MAIN:
-            arguments.append(version.argument)
-        dataset = f"import xarray as xr\nds = xr.open_dataset({', '.join(arguments)})"
-        session = f"store = repository.readonly_session({version.argument}).store"
-        return [
-            Recipe("xarray", dataset),
-            Recipe("Python, with branches and tags", f"{self.opening_code()}\n{session}"),
-            self.zarr_recipe(version, origin),
-        ]
-
-    def opening_code(self) -> str:
-        """Return the lines that open the repository."""
-        opening = f"icefloe.Repository.open(icefloe.storage_from_url({literal(self.url)}))"
-        return f"import icefloe\nrepository = {opening}"
-
     def zarr_url(self, version_name: str, origin: str) -> str:
         """Return the address of a version as Zarr over HTTP."""
         return f"{origin}/zarr/{quote(self.name, safe='')}@{version_name}"
 
-    def zarr_recipe(self, version: Version, origin: str) -> Recipe:
-        """Return the lines that read a version as Zarr over HTTP."""
+    def zarr_code(self, version: Version, origin: str) -> tuple[str, str]:
+        """Return a title, and the lines that open a version as Zarr over HTTP."""
         url = literal(self.zarr_url(version.path_name, origin))
-        code = f'import zarr\nzarr.open_group({url}, mode="r")'
-        return Recipe("Zarr over HTTP, while this page is served", code)
+        lines = (
+            "import zarr",
+            "from obstore.store import HTTPStore",
+            "from zarr.storage import ObjectStore\n",
+            f'store = HTTPStore({url}, client_options={{"allow_http": True}})',
+            'group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")',
+        )
+        return "Zarr over HTTP, while this page is served", "\n".join(lines)
 
     def version_names(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the kinds of names, with the names of each kind in order."""

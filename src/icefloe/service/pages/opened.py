@@ -38,7 +38,7 @@ from icefloe.service.pages.site import ZARR, navigation_of
 from icefloe.service.runtime import Service
 from icefloe.web.dependencies import Shared, SharedBy
 from icefloe.web.site import Site
-from icefloe.web.versions import Recipe, Version, Viewed, literal
+from icefloe.web.versions import Version, Viewed, literal
 from icefloe.zarr_store.store import size_of_value
 
 _MOST_REPOSITORIES: Final = 32
@@ -65,18 +65,13 @@ class ServedRepository(Viewed):
         super().__init__(repository, name, repository_url(service_url, name), description)
         self._service_url: Final = service_url
 
-    def opening_code(self) -> str:
-        """Return the lines that open the repository through the service."""
-        client = f"client = icefloe.Client({literal(self._service_url)}).login()"
-        return f"import icefloe\n{client}\nrepository = client.get_repo({literal(self.name)})"
-
     def zarr_url(self, version_name: str, origin: str) -> str:
         """Return the address of a version as Zarr over HTTP, wherever the pages are."""
         del origin
         return f"{self._service_url}{ZARR}/{self.name}@{version_name}"
 
-    def zarr_recipe(self, version: Version, origin: str) -> Recipe:
-        """Return the lines that read a version as Zarr over HTTP, with a token."""
+    def zarr_code(self, version: Version, origin: str) -> tuple[str, str]:
+        """Return a title, and the lines that read a version as Zarr over HTTP, with a token."""
         url = literal(self.zarr_url(version.path_name, origin))
         is_encrypted = self._service_url.startswith("https:")
         options = '{"default_headers": headers' + ("" if is_encrypted else ', "allow_http": True')
@@ -88,7 +83,7 @@ class ServedRepository(Viewed):
             f"store = HTTPStore({url}, client_options={options}}})",
             'group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")',
         )
-        return Recipe("Zarr over HTTP, with a token", "\n".join(lines))
+        return "Zarr over HTTP, with a token", "\n".join(lines)
 
 
 class _Lease:
