@@ -10,6 +10,7 @@ from typing import Final, Literal, overload
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combining.dimensions import advise, suggest_dimension
 from icefloe.pipeline.copying.copies import find_arrays
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT, CopyOptions, values_bytes
 from icefloe.pipeline.copying.origins import Copyable, CopySource, source_alone, source_of
@@ -17,6 +18,7 @@ from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.planning import sample_dimensions
 from icefloe.pipeline.running import jobs
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.job import CopyReport, JobReport
@@ -219,11 +221,12 @@ def ingest(
     reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
     if options is None:
         if copy is None:
-            raise InvalidInputError(
-                "files by reference need options: along which dimensions are they joined?",
-                ErrorKind.BAD_METADATA,
-            )
-        work = _work_of_group(source_alone(sources, reached), copy)
+            raise without_dimensions(sources, parse, reached)
+        try:
+            source = source_alone(sources, reached)
+        except InvalidInputError as error:
+            raise without_dimensions(sources, parse, reached) from error
+        work = _work_of_group(source, copy)
         files: Sources = sources
     else:
         if preprocess is not None:
@@ -418,6 +421,27 @@ def rechunk(
             access=access,
             on_progress=on_progress,
         )
+
+
+def without_dimensions(
+    sources: Sources, parse: ParseOptions | None, access: SourceAccess
+) -> InvalidInputError:
+    """Return an error that lists the dimensions along which files could be joined.
+
+    >>> import xarray
+    >>> from icefloe.pipeline import SourceAccess
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"unclear-{day}.nc", engine="h5netcdf")
+    >>> without_dimensions("unclear-*.nc", None, SourceAccess()).context
+    {'dimension': 'time'}
+    """
+    states = list_states(sources, access)
+    dimensions = sample_dimensions(states, parse or ParseOptions(()), access)
+    name, advice = suggest_dimension(dimensions), advise(dimensions)
+    about = {} if name is None else {"dimension": name}
+    text = f"along which dimension are files joined? {advice[0].upper()}{advice[1:]}"
+    return InvalidInputError(text, ErrorKind.BAD_METADATA, **about)
 
 
 def _work_of_group(source: CopySource, copy: CopyOptions) -> Work:

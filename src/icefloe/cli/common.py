@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -422,3 +423,20 @@ def moment(text: str, now: datetime | None = None, *, option: str = "--older-tha
             param_hint=option,
         ) from None
     return moment_ if moment_.tzinfo is not None else moment_.replace(tzinfo=UTC)
+
+
+def command_line(context: typer.Context, *more: str) -> str:
+    """Return the command that is running, as it could be typed, with more arguments."""
+    words = ["icefloe", *context.command_path.split()[1:]]
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        if value is None or value == param.get_default(context):
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        if param.param_type_name == "argument":
+            words += map(str, values)
+        elif value is True:
+            words.append(param.opts[0])
+        else:
+            words += [f"{param.opts[0]}={text}" for text in values]
+    return shlex.join([*words, *more])

@@ -12,6 +12,7 @@ import typer
 from icefloe.cli.common import (
     INTERRUPTED,
     Place,
+    command_line,
     echo,
     is_quiet,
     open_repository,
@@ -79,6 +80,10 @@ CheckValuesOption = Annotated[
 DropOption = Annotated[
     list[str] | None, typer.Option(help="A variable of the files to leave out; may be repeated.")
 ]
+ConcatOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A dimension that files are joined along; may be repeated."),
+]
 CoordinateOption = Annotated[
     list[str] | None,
     typer.Option(help="DIM=NAME: the variable that orders files along a dimension."),
@@ -136,12 +141,11 @@ SourceGroupOption = Annotated[
 
 
 def ingest_virtual(
+    context: typer.Context,
     sources: SourcesArgument,
     *,
     repo: RepoOption,
-    concat: Annotated[
-        list[str], typer.Option(help="A dimension that files are joined along; may be repeated.")
-    ],
+    concat: ConcatOption = None,
     coordinate: CoordinateOption = None,
     in_order: InOrderOption = False,
     from_name: FromNameOption = None,
@@ -184,7 +188,7 @@ def ingest_virtual(
 
     checked_plot(plot)
     options, parse = file_options(
-        concat,
+        concat or [],
         in_order=in_order,
         coordinate=coordinate,
         from_name=from_name,
@@ -200,6 +204,8 @@ def ingest_virtual(
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
+    if not concat:
+        raise missing_concat(context, sources, parse)
     with (
         running_job(as_json=as_json) as on_progress,
         _filled(repo, sources, container or []) as repository,
@@ -335,6 +341,20 @@ def file_options(
         },
     )
     return options, parse
+
+
+def missing_concat(
+    context: typer.Context, sources: list[str], parse: ParseOptions
+) -> InvalidInputError:
+    """Return an error with the dimensions of the files; print a command that works."""
+    from icefloe.jobs import without_dimensions
+    from icefloe.pipeline.files.sources import SourceAccess
+
+    error = without_dimensions(sources, parse, SourceAccess())
+    name = error.context.get("dimension")
+    if name is not None:
+        echo(f"Try: {command_line(context, f'--concat={name}')}", err=True)
+    return error
 
 
 def is_plain(options: CombineOptions, parse: ParseOptions) -> bool:

@@ -17,6 +17,7 @@ from icefloe.cli.ingest import (
     AttributesOption,
     BranchOption,
     CheckValuesOption,
+    ConcatOption,
     ConstantOption,
     CoordinateOption,
     DropOption,
@@ -38,18 +39,21 @@ from icefloe.cli.ingest import (
     VariablesOption,
     file_options,
     is_plain,
+    missing_concat,
     running_job,
     show_misfits,
     show_notes,
     show_opening,
 )
 from icefloe.cli.versions import version_options
+from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
 from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
     from icefloe.pipeline.copying.layouts import CopyOptions
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
 ChunksOption = Annotated[
     str,
@@ -76,13 +80,11 @@ _LEVELS: Final = {"zstd": 0, "gzip": 5, "blosc": 5}
 
 
 def ingest_native(
+    context: typer.Context,
     sources: SourcesArgument,
     *,
     repo: RepoOption,
-    concat: Annotated[
-        list[str] | None,
-        typer.Option(help="A dimension that files are joined along; may be repeated."),
-    ] = None,
+    concat: ConcatOption = None,
     coordinate: CoordinateOption = None,
     in_order: InOrderOption = False,
     from_name: FromNameOption = None,
@@ -139,10 +141,8 @@ def ingest_native(
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
-    if not concat and not is_plain(options, parse):
-        raise typer.BadParameter(
-            "variables and coordinates are chosen of files that are joined: give --concat, too"
-        )
+    if not concat:
+        _require_hierarchy(context, sources, options, parse)
     with (
         running_job(as_json=as_json) as on_progress,
         place_of(repo, writes=True).filled() as repository,
@@ -161,6 +161,26 @@ def ingest_native(
             master=master,
         )
     _show(report, repository, repo, as_json=as_json)
+
+
+def _require_hierarchy(
+    context: typer.Context,
+    sources: list[str],
+    options: "CombineOptions",
+    parse: "ParseOptions",
+) -> None:
+    """Raise unless the source can be copied as it is, without joining files."""
+    from icefloe.pipeline.copying.origins import source_alone
+    from icefloe.pipeline.files.sources import SourceAccess
+
+    try:
+        source_alone(sources, SourceAccess())
+    except InvalidInputError as error:
+        raise missing_concat(context, sources, parse) from error
+    if not is_plain(options, parse):
+        raise typer.BadParameter(
+            "variables and coordinates are chosen of files that are joined: give --concat, too"
+        )
 
 
 def rechunk(

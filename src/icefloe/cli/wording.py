@@ -63,7 +63,9 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"\bgaps='(\w+)'", r"--gaps \1"),
         (r"\battributes='(\w+)'", r"--attributes \1"),
         (r"\(variables=\.\.\.\)", "(--variables)"),
-        (r"\brename=\{[^}]*\}", "--rename"),
+        (r"\(rename=\.\.\.\)", "(--rename)"),
+        (r"\(coordinates=\.\.\.\)", "(--coordinate DIM=NAME)"),
+        (r"give it again \(preprocess=\.\.\.\)", "append in Python, with icefloe.append"),
         (
             r", choose another prefix, or pass check_clean_root=False",
             ", or choose another prefix",

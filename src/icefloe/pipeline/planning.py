@@ -11,6 +11,8 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.pipeline.combining.dimensions import Dimension, find_dimensions
 from icefloe.pipeline.copying.copies import GroupToCopy
 from icefloe.pipeline.copying.layouts import Limits, cut_into_slabs, plan_slabs, values_bytes
 from icefloe.pipeline.files.describing import ParsedFile
@@ -333,6 +335,19 @@ def sample_files(
     return Sampled(tuple(parsed), tuple(parsed.values()), mean, tuple(problems))
 
 
+def sample_dimensions(
+    states: Sequence[SourceState], options: ParseOptions, access: SourceAccess
+) -> list[Dimension]:
+    """Find the dimensions of a few files, for which nobody knows how they are joined.
+
+    Raise the problem of the files if none can be parsed.
+    """
+    sampled = sample_files(states, replace(options, concat=()), access)
+    if sampled.problems and not sampled.parsed:
+        raise SourceError(sampled.problems[0], ErrorKind.SOURCE_DAMAGED, url=states[0].url)
+    return find_dimensions([file.facts for file in sampled.parsed])
+
+
 _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 """Bytes of values that one core copies: decompressing and compressing take most of the time."""
 
@@ -340,10 +355,12 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 class CopyEstimate(Record, kw_only=True):
     """The work and the needs of copying arrays; see `icefloe.pipeline.plan_copy`.
 
-    >>> from icefloe.pipeline.copying.copies import GroupToCopy
-    >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)
-    >>> estimate.objects, estimate.commits
-    (0, 1)
+        >>> from icefloe.errors import ErrorKind, SourceError
+    from icefloe.pipeline.combining.dimensions import Dimension, find_dimensions
+    from icefloe.pipeline.copying.copies import GroupToCopy
+        >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)
+        >>> estimate.objects, estimate.commits
+        (0, 1)
     """
 
     arrays: int

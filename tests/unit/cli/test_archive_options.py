@@ -1,5 +1,6 @@
 """Options of `ingest` for archives whose files do not fit at once; `append` remembers them."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ def run(*arguments: str, code: int = 0) -> Any:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == code, result.output
     return result
+
+
+def words(text: str) -> str:
+    """Return text without line breaks."""
+    return " ".join(text.split())
 
 
 def write(folder: Path, year: int) -> None:
@@ -78,10 +84,59 @@ def test_a_difficult_archive_in_one_command(tmp_path: Path, kind: str) -> None:
 )
 def test_options_that_cannot_be_read_are_refused(tmp_path: Path, option: str, text: str) -> None:
     command = ["ingest", "virtual", "*.nc", "--concat=time", "--repo", str(tmp_path / "cube")]
-    assert text in " ".join(run(*command, option, code=2).stderr.split())
+    assert text in words(run(*command, option, code=2).stderr)
 
 
 def test_copies_of_one_hierarchy_have_no_such_options(tmp_path: Path) -> None:
-    command = ["ingest", "native", "a.zarr", "--repo", str(tmp_path / "cube")]
+    source = tmp_path / "a.zarr"
+    xr.Dataset({"a": ("x", [1, 2])}).to_zarr(source, consolidated=False)
+    command = ["ingest", "native", str(source), "--repo", str(tmp_path / "cube")]
     assert "give --concat" in run(*command, "--take-first=lat", code=2).stderr
     assert "give --concat" in run(*command, "--source-group=a", code=2).stderr
+
+
+def write_days(folder: Path) -> None:
+    for day in range(3):
+        values = np.full((day + 1, 2), day, "f4")
+        times = [f"2000-01-{1 + 5 * day + step:02}" for step in range(day + 1)]
+        data = xr.Dataset(
+            {"t2m": (("time", "x"), values)}, {"time": np.array(times, "datetime64[ns]")}
+        )
+        data.to_netcdf(folder / f"{day}.nc", engine="h5netcdf")
+
+
+@pytest.mark.parametrize("kind", ["virtual", "native"])
+def test_without_concat_the_whole_command_is_suggested(tmp_path: Path, kind: str) -> None:
+    write_days(tmp_path)
+    cube = tmp_path / "cube"
+    command = ["ingest", kind, f"{tmp_path}/*.nc", "--repo", str(cube), "--drop=junk"]
+    failed = run(*command, code=5)
+    assert "time (1 to 3 steps, other values in each file), x (2)" in words(failed.stderr)
+    assert not cube.exists()
+    [suggested] = [line for line in failed.stderr.splitlines() if line.startswith("Try: ")]
+    _, program, *arguments = shlex.split(suggested)
+    assert program == "icefloe"
+    assert {"--drop=junk", "--concat=time"} < set(arguments)
+    run(*arguments)
+    assert cube.exists()
+
+
+@pytest.mark.parametrize("kind", ["virtual", "native"])
+def test_a_wrong_dimension_lists_those_that_there_are(tmp_path: Path, kind: str) -> None:
+    write_days(tmp_path)
+    command = ["ingest", kind, f"{tmp_path}/*.nc", "--repo", str(tmp_path / "cube")]
+    failed = run(*command, "--concat=tiem", code=5)
+    assert "no file has the dimension 'tiem'" in words(failed.stderr)
+    assert "time (1 to 3 steps, other values in each file), x (2)" in words(failed.stderr)
+    assert "with --concat time" in words(failed.stderr)
+    assert not (tmp_path / "cube").exists()
+
+
+def test_files_without_any_step_are_told_of_their_names(tmp_path: Path) -> None:
+    for day in (1, 2):
+        xr.Dataset({"a": ("x", [day])}).to_netcdf(tmp_path / f"{day}.nc", engine="h5netcdf")
+    command = ["ingest", "virtual", f"{tmp_path}/*.nc", "--repo", str(tmp_path / "cube")]
+    for arguments in ([], ["--concat=time"]):
+        failed = words(run(*command, *arguments, code=5).stderr)
+        assert "--from-name '*_%Y%m%d.nc'" in failed
+        assert "--in-order" in failed

@@ -162,5 +162,6 @@ def test_processes_are_for_those_who_need_them() -> None:
 
 def test_references_need_options(tmp_path: Path) -> None:
     repository: Any = repository_for(tmp_path)
-    with pytest.raises(InvalidInputError, match="along which dimensions"):
-        icefloe.ingest(repository, "x.nc")  # type: ignore[call-overload] # what is tested
+    archive = write_archive(tmp_path, 2)
+    with pytest.raises(InvalidInputError, match=r"along which dimension.*concat=\('time',\)"):
+        icefloe.ingest(repository, archive.pattern)  # type: ignore[call-overload] # what is tested

@@ -15,6 +15,7 @@ from icefloe.pipeline.combining.consensus import (
     common_attributes,
     find_families,
 )
+from icefloe.pipeline.combining.dimensions import require_dimensions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
 from icefloe.pipeline.files.facts import (
@@ -131,7 +132,7 @@ def promoted_runs(
     if len(options.concat) != 1:
         raise InvalidInputError(
             f"the attribute {path!r} differs, and cannot be made an array: files are joined along"
-            f" several dimensions. Choose another rule for attributes",
+            " several dimensions. Choose another rule, such as attributes='drop'",
             ErrorKind.BAD_METADATA,
         )
     [name] = options.concat
@@ -239,6 +240,7 @@ def combine(
     With `on_misfit="skip"` the outcome leaves out files that do not fit; otherwise there is an
     outcome only if `report.misfits` is empty.
     """
+    require_dimensions(files, options)
     problems = [
         Misfit(file.url, file.problem.kind, file.problem.message)
         for file in files

@@ -157,9 +157,11 @@ def _shared_misfits(families: Sequence[DatasetSchema], schema: DatasetSchema) ->
 def _message(difference: Difference) -> str:
     match difference.kind:
         case Kind.MISSING_VARIABLE:
-            return f"{difference.path} is missing"
+            name = node_name(difference.path)
+            return f"{difference.path} is missing; leave it out of all files with drop=({name!r},)"
         case Kind.EXTRA_VARIABLE:
-            return f"{difference.path} is in no other file"
+            name = node_name(difference.path)
+            return f"{difference.path} is in no other file; leave it out with drop=({name!r},)"
         case _:
             return f"{difference.path}: {difference.found} instead of {difference.expected}"
 
@@ -361,7 +363,12 @@ def _attribute_misfits(files: Sequence[FileFacts], path: str, name: str) -> list
     usual = Counter(texts).most_common(1)[0][0]
     where = f"{path}:{name}" if path else name
     return [
-        Misfit(file.url, Kind.ATTRIBUTES, f"{where}: {text} instead of {usual}", path)
+        Misfit(
+            file.url,
+            Kind.ATTRIBUTES,
+            f"{where}: {text} instead of {usual}; attributes='first' takes that of the first file",
+            path,
+        )
         for file, text in zip(files, texts, strict=True)
         if text != usual
     ]

@@ -67,7 +67,8 @@ def place(
     if len(there) and _direction(there) == _NO_DIRECTION:
         raise InvalidInputError(
             "the existing coordinate is not strictly monotonic along the dimension, so values"
-            " cannot tell where files go: name another coordinate, or add files in the order given",
+            " cannot tell where files go: name another coordinate (coordinates=...), or add files"
+            " in the order given (by='order')",
             ErrorKind.BAD_METADATA,
         )
     usable = [number for number, block in enumerate(blocks) if _check(block, number, refusals)]
@@ -248,7 +249,7 @@ def _place_regularly(
             or (np.diff(whole) != 1).any()
         ):
             refusals[number] = Refusal(
-                Kind.GAP, f"it does not lie on equal steps of {step}, as leaving gaps needs"
+                Kind.GAP, f"it does not lie on equal steps of {step}, as gaps='leave' needs"
             )
         elif whole[0] < 0:
             refusals[number] = Refusal(Kind.LATE, "it lies before the first existing step")
@@ -435,7 +436,8 @@ def _coordinate_path(
                 Kind.COORDINATE,
                 f"it has no values of {coordinate!r} to tell where it goes along {name!r}"
                 + (f" (of others it has {', '.join(others)})" if others else "")
-                + ": name another coordinate, or join files in the order given",
+                + f": name another one (coordinates={{{name!r}: 'NAME'}}), or join files in the"
+                " order given (by='order')",
             )
         else:
             shallowest = min(matching, key=lambda path: (path.count("/"), path))
@@ -533,7 +535,10 @@ def _gap_misfits(
         for number in numbers:
             count = missing.get(int(starts[name][number]))
             if count is not None:
-                text = f"before it, about {count} steps along {name!r} are missing"
+                text = (
+                    f"before it, about {count} steps along {name!r} are missing: add the files that"
+                    " have them, or join files without them (gaps='close')"
+                )
                 misfits[number] = Misfit(files[number].url, Kind.GAP, text)
     return misfits
 

@@ -112,6 +112,8 @@ def describe(
     `names` are those of arrays that have other names in the file.
     """
     helpers = find_helpers(arrays, group_attributes)
+    present = {name for array in arrays.values() for name in array.dimensions}
+    added = tuple(name for name in options.concat if name not in present)
     for dimension in reversed(options.concat):
         arrays = _with_dimension(state.url, arrays, dimension, helpers)
     lengths = {name: _length(state.url, arrays, name) for name in options.concat}
@@ -151,6 +153,7 @@ def describe(
         references=sum(len(array.references) for array in arrays.values()),
         inlined_bytes=sum(len(array.references.inlined.data) for array in arrays.values()),
         names=names or {},
+        added=added,
     )
     return ParsedFile(
         facts,

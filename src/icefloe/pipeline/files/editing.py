@@ -160,7 +160,7 @@ class EditableFile:
             )
             raise UnfitFileError(
                 f"it has a variable {taken!r} already, which another one is to be called"
-                f" (rename={dict(names)})",
+                f" (rename=...)",
                 Kind.EXTRA_VARIABLE,
                 url=self.url,
             )
@@ -230,7 +230,7 @@ class EditableFile:
         present = {*self._arrays, *map(node_name, self._arrays), *self.dimensions}
         if old not in present and new not in present:
             raise UnfitFileError(
-                f"it has neither {old!r} nor {new!r} (rename={dict(names)}), but"
+                f"it has neither {old!r} nor {new!r} (rename=...), but"
                 f" {', '.join(sorted({*self._arrays, *self.dimensions}))}",
                 Kind.MISSING_VARIABLE,
                 url=self.url,

@@ -300,6 +300,8 @@ class FileFacts(Record, omit_defaults=True):
     """By array, of the values of coordinates that all files must share."""
     shared_values: Mapping[str, LoadedValues] = field(default_factory=dict)
     """By array, these values, as far as there is room for them."""
+    added: tuple[str, ...] = ()
+    """Dimensions that files are joined along, and that no array of the file has."""
     references: int = 0
     inlined_bytes: int = 0
     problem: Problem | None = None

@@ -5,6 +5,7 @@ The format of a file follows from its first bytes and, where these say little, f
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -196,8 +197,9 @@ class ParseOptions(Record):
                 ErrorKind.BAD_METADATA,
             )
         if len(set(self.rename.values())) < len(self.rename):
+            [(twice_named, _)] = Counter(self.rename.values()).most_common(1)
             raise InvalidInputError(
-                f"two names are to become the same one (rename={dict(self.rename)})",
+                f"two names are to become {twice_named!r} (rename=...)",
                 ErrorKind.BAD_METADATA,
             )
 

@@ -271,7 +271,7 @@ def options_from_json(
         if named is not None and preprocess is None:
             raise InvalidInputError(
                 f"the files of this dataset were changed by a function, {named}, which cannot be"
-                " remembered: give it again, with icefloe.append(..., preprocess=...)",
+                " remembered: give it again (preprocess=...)",
                 ErrorKind.BAD_METADATA,
             )
         parse = msgspec.convert({**whole["parse"], "preprocess": None}, ParseOptions)
