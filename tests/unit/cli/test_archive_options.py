@@ -125,8 +125,8 @@ def test_without_concat_the_whole_command_is_suggested(tmp_path: Path, kind: str
 def test_a_wrong_dimension_lists_those_that_there_are(tmp_path: Path, kind: str) -> None:
     write_days(tmp_path)
     command = ["ingest", kind, f"{tmp_path}/*.nc", "--repo", str(tmp_path / "cube")]
-    failed = run(*command, "--concat=tiem", code=5)
-    assert "no file has the dimension 'tiem'" in words(failed.stderr)
+    failed = run(*command, "--concat=tme", code=5)
+    assert "no file has the dimension 'tme'" in words(failed.stderr)
     assert "time (1 to 3 steps, other values in each file), x (2)" in words(failed.stderr)
     assert "with --concat time" in words(failed.stderr)
     assert not (tmp_path / "cube").exists()
