@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import pyproj  # noqa: F401 - before eccodes, whose own PROJ else breaks the end of the process
 import pytest
 from hypothesis import HealthCheck, settings
 

@@ -16,9 +16,9 @@ from virtualizarr.parsers.hdf.hdf import _construct_manifest_group
 
 from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.files.describing import ParsedFile, RawArray
+from icefloe.pipeline.files.describing import FileContent, ParsedFile, RawArray
 from icefloe.pipeline.files.facts import canonical_json
-from icefloe.pipeline.files.hdf5 import FileContent, UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import UnusualError, read_hdf5
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file, references_of
 from icefloe.pipeline.files.references import read_values
@@ -41,14 +41,14 @@ def through_virtualizarr(source: Any, group: str | None = None) -> FileContent:
         for name, array in found.arrays.items():
             references = references_of(array.manifest, len(array.shape))
             arrays[f"{below}{name}"] = RawArray(array.metadata.to_dict(), references)
-    return arrays, attributes
+    return FileContent(arrays, attributes)
 
 
 def assert_same(found: FileContent, expected: FileContent) -> None:
-    assert canonical_json(found[1]) == canonical_json(expected[1])
-    assert found[0].keys() == expected[0].keys()
-    for path, array in expected[0].items():
-        mine = found[0][path]
+    assert canonical_json(found.attributes) == canonical_json(expected.attributes)
+    assert found.arrays.keys() == expected.arrays.keys()
+    for path, array in expected.arrays.items():
+        mine = found.arrays[path]
         assert canonical_json(mine.metadata) == canonical_json(array.metadata), path
         for column in ("coordinates", "offsets", "lengths", "location_rows"):
             ours, theirs = (getattr(each.references, column) for each in (mine, array))
@@ -181,7 +181,7 @@ def test_dropped_variables_are_not_looked_at(tmp_path: Path) -> None:
         file.create_dataset("in/odd", (2,), h5py.vlen_dtype(np.int32))
     with pytest.raises(UnusualError):
         read_hdf5(str(path), URL)
-    assert list(read_hdf5(str(path), URL, drop=("odd",))[0]) == ["t"]
+    assert list(read_hdf5(str(path), URL, drop=("odd",)).arrays) == ["t"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import tifffile
 import zarr
 from zarr.core.buffer import default_buffer_prototype
 
@@ -68,19 +67,19 @@ def test_times_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
 
 
 def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
-    """Overviews of an image have the same dimensions, with other lengths."""
-    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
-        for size in (64, 32):
-            file.write(np.zeros((size, size), np.uint8), tile=(16, 16))
+    """Two arrays have the same dimensions, with other lengths."""
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=3)
+    for name, size in (("large", 64), ("small", 32)):
+        group.create_array(name, data=np.zeros((size, size)), dimension_names=("y", "x"))
     session = repository_for(tmp_path).writable_session("main")
     options = CombineOptions(("date",), by="order")
     with pytest.raises(SourceError, match="xarray could not open the group") as caught:
-        virtualize_locally(session, tmp_path / "a.tif", options)
+        virtualize_locally(session, tmp_path / "a.zarr", options)
     assert caught.value.kind == ErrorKind.SOURCE_UNOPENABLE
     session.discard_changes()
-    parse = ParseOptions(("date",), drop=("1",))
-    virtualize_locally(session, tmp_path / "a.tif", options, parse=parse)
-    assert opened(session)["0"].shape == (1, 64, 64)
+    parse = ParseOptions(("date",), drop=("small",))
+    virtualize_locally(session, tmp_path / "a.zarr", options, parse=parse)
+    assert opened(session)["large"].shape == (1, 64, 64)
 
 
 def test_without_xarray_zarr_alone_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import tifffile
+from astropy.io import fits
 
 import icefloe
 from examples.archives import Archive, write_archive
@@ -64,7 +64,7 @@ def test_a_truncated_file(archive: Archive, kept: int) -> None:
         (b'{"refs": [', Kind.UNREADABLE, "kerchunk"),
         (b"GRIB" + bytes(3) + b"\x02" + (10**6).to_bytes(8), Kind.TRUNCATED, "truncated"),
         (b"\x89HDF\r\n\x1a\n" + b"\x07" * 500, Kind.UNREADABLE, "hdf5"),
-        (b"II*\0\x08\0\0\0\0\0", Kind.UNREADABLE, "tiff"),
+        (b"II*\0\x08\0\0\0\0\0", Kind.TRUNCATED, "truncated"),
     ],
 )
 def test_a_broken_file_is_reported_with_its_kind(
@@ -237,9 +237,9 @@ def test_files_on_s3(s3_endpoint: S3Endpoint, prefix: str, tmp_path: Path) -> No
 def test_a_missing_library_is_named_with_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = tmp_path / "image.tif"
-    tifffile.imwrite(image, np.zeros((4, 4), np.uint8))
-    monkeypatch.setitem(sys.modules, "virtual_tiff", None)  # as if it were not installed
+    image = tmp_path / "image.fits"
+    fits.PrimaryHDU(np.zeros((4, 4))).writeto(image)
+    monkeypatch.setitem(sys.modules, "astropy.io", None)  # as if it were not installed
     with pytest.raises(SourceError, match=r'pip install "icefloe\[virtual,formats\]"'):
         parse_file(image.as_uri(), OPTIONS)
 

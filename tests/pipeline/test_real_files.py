@@ -209,7 +209,7 @@ def test_a_series_of_tiffs(tmp_path: Path, options: dict[str, Any]) -> None:
         tifffile.imwrite(tmp_path / f"{number}.tif", image, tile=(32, 32), **options)
     session = repository_for(tmp_path).writable_session("main")
     virtualize_locally(session, tmp_path / "*.tif", CombineOptions(("date",), by="order"))
-    assert_array_equal(opened(session)["0"].values, images)
+    assert_array_equal(opened(session).band_data.values[:, 0], images)
 
 
 def write_hdf5(path: Path, first: int) -> NDArray[np.float32]:

@@ -138,6 +138,12 @@ VariablesOption = Annotated[
 SourceGroupOption = Annotated[
     str | None, typer.Option(help="The group of the files to take as their root.")
 ]
+OverviewsOption = Annotated[
+    bool,
+    typer.Option(
+        "--overviews", help="Keep overviews of TIFF images, as groups overview_1, overview_2, …"
+    ),
+]
 
 
 def ingest_virtual(
@@ -158,6 +164,7 @@ def ingest_virtual(
     drop: DropOption = None,
     rename: RenameOption = None,
     source_group: SourceGroupOption = None,
+    overviews: OverviewsOption = False,
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -201,6 +208,7 @@ def ingest_virtual(
         drop=drop,
         rename=rename,
         source_group=source_group,
+        overviews=overviews,
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
@@ -308,6 +316,7 @@ def file_options(
     drop: Sequence[str] | None,
     rename: Sequence[str] | None,
     source_group: str | None,
+    overviews: bool,
     skip_misfits: bool,
     check_values: str,
 ) -> tuple[CombineOptions, ParseOptions]:
@@ -332,6 +341,7 @@ def file_options(
         options.concat,
         group=source_group,
         drop=tuple(drop or ()),
+        overviews=overviews,
         variables=tuple(name for text in variables or () for name in text.split(",") if name),
         rename=_pairs(rename, "--rename", "OLD=NEW"),
         from_name=from_name,

@@ -29,6 +29,7 @@ from icefloe.cli.ingest import (
     JsonOption,
     MasterOption,
     MessageOption,
+    OverviewsOption,
     RenameOption,
     RepoOption,
     SkipOption,
@@ -97,6 +98,7 @@ def ingest_native(
     drop: DropOption = None,
     rename: RenameOption = None,
     source_group: SourceGroupOption = None,
+    overviews: OverviewsOption = False,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
     codec: CodecOption = "zstd",
@@ -138,6 +140,7 @@ def ingest_native(
         drop=drop,
         rename=rename,
         source_group=source_group,
+        overviews=overviews,
         skip_misfits=skip_misfits,
         check_values=check_values,
     )

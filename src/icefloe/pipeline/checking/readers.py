@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.transfer import ReadingStore
+from icefloe.pipeline.files.geotiff import stack_of
+from icefloe.pipeline.files.grib import load_eccodes
 from icefloe.pipeline.files.options import Format
 from icefloe.pipeline.files.parsing import fits_names
 from icefloe.pipeline.files.sources import SourceObject
+from icefloe.pipeline.files.tiff import DATA
 from icefloe.records import Record, field
 
 _BLOCK_BYTES: Final = 256 * 1024
@@ -374,42 +377,112 @@ class _Tiff(Record):
     name: str = "tifffile"
 
     def shape(self, path: str) -> tuple[int, ...]:
-        planes, _, rows, columns, samples = self._page(path).shaped
-        bands = planes * samples
-        return (bands, rows, columns) if bands > 1 else (rows, columns)
+        pages, name = self._pages(path)
+        planes, _, rows, columns, samples = pages[0].shaped
+        if name != DATA:
+            return {
+                "x": (columns,),
+                "y": (rows,),
+                "band": (planes * samples,),
+                "mask": (rows, columns),
+            }.get(name, ())
+        leading = tuple(length for _, length in stack_of(pages[0].description, len(pages)))
+        bands = (planes * samples,) if planes * samples > 1 or len(pages) == 1 else ()
+        return (*leading, *bands, rows, columns)
 
     def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
-        """Decode the strips or tiles that a region meets."""
-        page = self._page(path)
-        planes, _depth, _rows, _columns, samples = page.shaped
-        bands, rows, columns = region if len(region) == 3 else (slice(0, 1), *region)
-        shape = [part.stop - part.start for part in (bands, rows, columns)]
-        values = np.zeros(shape, page.dtype)
-        for number, (offset, size) in enumerate(
-            zip(page.dataoffsets, page.databytecounts, strict=True)
-        ):
-            _, (plane, _, row, column, _), extent = page.decode(None, number)
-            first = plane if planes > 1 else 0
-            low = (first, row, column)
-            high = (first + (1 if planes > 1 else samples), row + extent[1], column + extent[2])
-            box = _overlap((bands, rows, columns), low, high)
-            if box is None:
-                continue
-            self.file.filehandle.seek(offset)
-            data = self.file.filehandle.read(size)
-            segment, _, extent = page.decode(data, number, jpegtables=page.jpegtables)
-            decoded = np.moveaxis(segment.reshape(extent)[0], -1, 0)
-            source = tuple(slice(a - c, b - c) for (a, b), c in zip(box, low, strict=True))
-            origin = (bands.start, rows.start, columns.start)
-            target = tuple(slice(a - c, b - c) for (a, b), c in zip(box, origin, strict=True))
-            values[target] = decoded[source]
-        return Expected(values.reshape([part.stop - part.start for part in region]))
+        pages, name = self._pages(path)
+        if name in {"x", "y"}:
+            return Expected(self._centres(pages[0], name)[region], _CENTRES)
+        if name == "band":
+            return Expected(np.arange(1, 1 + self.shape(path)[0])[region])
+        if name == "spatial_ref":
+            return Expected(np.array(0))
+        shape = self.shape(path)
+        bands = 1 if name == DATA and (len(pages) == 1 or pages[0].samplesperpixel > 1) else 0
+        depth = len(shape) - 2 - bands
+        leading, inner = region[:depth], region[depth:]
+        numbers = np.arange(len(pages)).reshape(shape[:depth])[leading]
+        parts = [_decoded(pages[number], inner) for number in numbers.ravel().tolist()]
+        lengths = [part.stop - part.start for part in region]
+        values = np.stack(parts).reshape(lengths)
+        if values.dtype == np.bool_:
+            values = values.astype(np.uint8) * np.uint8(255 if name == "mask" else 1)
+        return Expected(values)
 
-    def _page(self, path: str) -> Any:
-        try:
-            return self.file.pages[int(path)]
-        except (IndexError, ValueError) as error:
-            raise KeyError(path) from error
+    def _pages(self, path: str) -> tuple[list[Any], str]:
+        """Find the pages of an array, the first ones by kind, as a person would."""
+        group, _, name = path.rpartition("/")
+        images = [page for page in self.file.pages if not page.subfiletype & 5]
+        images = images or [self.file.pages[0]]
+        kinds: dict[Any, list[Any]] = {}
+        for page in images:
+            kinds.setdefault((page.shaped, page.dtype, page.compression, page.chunks), []).append(
+                page
+            )
+        if group.startswith("overview_"):
+            below = [sub for page in self.file.pages for sub in page.pages or ()]
+            others = [page for page in [*self.file.pages, *below] if page not in images]
+            reduced = [page for page in others if not page.subfiletype & 4]
+            reduced.sort(key=lambda page: page.shaped[2:4], reverse=True)
+            return [reduced[int(group.removeprefix("overview_")) - 1]], name
+        if name == "mask":
+            return [page for page in self.file.pages if page.subfiletype & 4][:1], name
+        number = int(group.removeprefix("image_")) if group.startswith("image_") else 0
+        if number >= len(kinds) or name not in {DATA, "x", "y", "band", "spatial_ref"}:
+            raise KeyError(path)
+        return list(kinds.values())[number], name
+
+    def _centres(self, page: Any, name: str) -> NDArray[np.float64]:
+        """Compute the centres of pixels from the tags of the first image."""
+        first = self.file.pages[0]
+        tags = first.geotiff_tags
+        axis = 0 if name == "x" else 1
+        whole, own = first.shaped[3 - axis], page.shaped[3 - axis]
+        if "ModelTransformation" in tags:
+            matrix = np.asarray(tags["ModelTransformation"], float).reshape(4, 4)
+            step, start = matrix[axis, axis], matrix[axis, 3]
+        elif "ModelPixelScale" in tags:
+            point = tags["ModelTiepoint"]
+            step = tags["ModelPixelScale"][axis] * (-1 if axis else 1)
+            start = point[3 + axis] - point[axis] * step
+        else:
+            raise NotComparableError("tifffile finds no coordinates of pixels")
+        if int(tags.get("GTRasterTypeGeoKey", 1)) == 2:
+            start -= step / 2
+        centres: NDArray[np.float64] = start + step * whole / own * (np.arange(own) + 0.5)
+        return centres
+
+
+_CENTRES: Final = 1e-9
+
+
+def _decoded(page: Any, region: Region) -> NDArray[Any]:
+    """Decode the strips or tiles of a page that a region meets."""
+    planes, _depth, _rows, _columns, samples = page.shaped
+    bands, rows, columns = region if len(region) == 3 else (slice(0, 1), *region)
+    values = np.zeros([part.stop - part.start for part in (bands, rows, columns)], page.dtype)
+    if page.nodata is not None:
+        values[...] = page.nodata
+    for number, (offset, size) in enumerate(
+        zip(page.dataoffsets, page.databytecounts, strict=True)
+    ):
+        _, (plane, _, row, column, _), extent = page.decode(None, number)
+        first = plane if planes > 1 else 0
+        low = (first, row, column)
+        high = (first + (1 if planes > 1 else samples), row + extent[1], column + extent[2])
+        box = _overlap((bands, rows, columns), low, high)
+        if box is None or not size:
+            continue
+        page.parent.filehandle.seek(offset)
+        data = page.parent.filehandle.read(size)
+        segment, _, extent = page.decode(data, number, jpegtables=page.jpegtables)
+        decoded = np.moveaxis(segment.reshape(extent)[0], -1, 0)
+        source = tuple(slice(a - c, b - c) for (a, b), c in zip(box, low, strict=True))
+        origin = (bands.start, rows.start, columns.start)
+        target = tuple(slice(a - c, b - c) for (a, b), c in zip(box, origin, strict=True))
+        values[target] = decoded[source]
+    return values.reshape([part.stop - part.start for part in region])
 
 
 def _overlap(
@@ -554,8 +627,7 @@ def _brief(values: NDArray[np.float64]) -> str:
 
 
 def _grib(source: Source) -> Iterator[Reader]:
-    import eccodes
-
+    eccodes = load_eccodes()
     with source.file() as file:
         yield _Grib(file, eccodes)
 

@@ -267,7 +267,11 @@ def combine(
         left = [number for number in left if number not in refused]
     common = common_attributes([files[number] for number in left], options.attributes)
     misfits += common.misfits
-    notes = (*grids.notes, *common.notes)
+    notes = (
+        *grids.notes,
+        *common.notes,
+        *_notes_of_parsers([files[number] for number in left]),
+    )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
     if not left or (misfits and options.on_misfit == "fail"):
         return Combined(report, files=tuple(left))
@@ -383,6 +387,16 @@ def _growing(schema: ArraySchema, placed: PlacedFiles) -> tuple[tuple[int, str],
 def _is_native(files: Sequence[FileFacts], numbers: Sequence[int], schema: ArraySchema) -> bool:
     """Return whether all files gave the values of an array, so that no reference is needed."""
     return all(schema.path in files[number].values for number in numbers)
+
+
+_MOST_NOTES: Final = 20
+
+
+def _notes_of_parsers(files: Sequence[FileFacts]) -> list[str]:
+    """Return what parsers left out, each text once."""
+    notes = list(dict.fromkeys(note for file in files for note in file.notes))
+    hidden = len(notes) - _MOST_NOTES
+    return [*notes[:_MOST_NOTES], *([f"... and {hidden} more notes"] if hidden > 0 else [])]
 
 
 def _native_values(

@@ -15,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.codecs import TIFF_SEGMENT
 from icefloe.errors import ErrorKind, SourceError
+from icefloe.format.columns import BytesColumn
 from icefloe.format.paths import joined_path, node_name
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
@@ -33,7 +35,7 @@ from icefloe.pipeline.files.options import Format, ParseOptions
 from icefloe.pipeline.files.references import References, read_values
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.files.times import parse_units
-from icefloe.records import Record, field
+from icefloe.records import Record, field, replace
 
 POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 """Attributes that name arrays which describe others."""
@@ -43,13 +45,13 @@ _EXPANDABLE: Final = frozenset(
         "bytes",
         "gribberish",
         "numcodecs.fixedscaleoffset",
-        "HorizontalDeltaCodec",
+        TIFF_SEGMENT,
         "vlen-utf8",
     }
 )
 """Codecs of arrays that do not care how many dimensions there are; so do all compressors."""
 
-_TO_BYTES: Final = frozenset({"bytes", "gribberish", "vlen-utf8"})
+_TO_BYTES: Final = frozenset({"bytes", "gribberish", "vlen-utf8", TIFF_SEGMENT})
 
 _UNKNOWN_BYTES: Final = 64  # taken for the size of a value of variable length
 
@@ -86,6 +88,40 @@ class RawArray(Record):
     def nbytes(self) -> int:
         """Estimate the size of all values."""
         return math.prod(self.shape) * (_itemsize(self.metadata["data_type"]) or _UNKNOWN_BYTES)
+
+
+class FileContent(Record):
+    """The arrays of a file by path, the attributes of its groups by path, and what to report."""
+
+    arrays: dict[str, RawArray]
+    attributes: dict[str, dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    """What was left out or settled without asking."""
+
+
+def computed_array(values: Any, names: tuple[str, ...], attributes: Mapping[str, Any]) -> RawArray:
+    """Make an array of values that a parser worked out; they travel as bytes."""
+    array = np.asarray(values)
+    metadata = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": array.shape,
+        "data_type": array.dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": array.shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0 if array.dtype.kind == "f" else 0,
+        "codecs": ({"name": "bytes", "configuration": {"endian": "little"}},),
+        "attributes": dict(attributes),
+        "dimension_names": names,
+        "storage_transformers": (),
+    }
+    little = array.astype(array.dtype.newbyteorder("<"))
+    references = replace(
+        References.in_file("", np.empty((0, array.ndim)), [], []),
+        inlined_coordinates=np.zeros((1, array.ndim), np.int64),
+        inlined=BytesColumn.from_list([little.tobytes()]),
+    )
+    return RawArray(metadata, references)
 
 
 class ParsedFile(Record):

@@ -309,6 +309,8 @@ class FileFacts(Record, omit_defaults=True):
     """Which code found the arrays: a format may have more than one parser."""
     names: Mapping[str, str] = field(default_factory=dict)
     """By path of array, its path in the file if that is another; empty for one not in the file."""
+    notes: tuple[str, ...] = ()
+    """What the parser left out or settled without asking."""
 
     @property
     def url(self) -> str:

@@ -17,12 +17,9 @@ from h5py import h5a, h5d, h5ds, h5i, h5l, h5o, h5r, h5z
 from numpy.typing import NDArray
 
 from icefloe.format.columns import BytesColumn
-from icefloe.pipeline.files.describing import RawArray
+from icefloe.pipeline.files.describing import FileContent, RawArray
 from icefloe.pipeline.files.references import References
 from icefloe.records import Record, replace
-
-type FileContent = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
-"""Arrays by path, and the attributes of groups by path."""
 
 _HIDDEN: Final = frozenset(
     {
@@ -87,7 +84,7 @@ class _Reading:
     def content(self) -> FileContent:
         attributes: dict[str, dict[str, Any]] = {}
         datasets = list(self._visit(attributes))
-        return {dataset.path: self._array(dataset) for dataset in datasets}, attributes
+        return FileContent({dataset.path: self._array(dataset) for dataset in datasets}, attributes)
 
     def _visit(self, attributes: dict[str, dict[str, Any]]) -> Iterator[_Dataset]:
         """Find all datasets, noting the attributes of groups on the way."""
@@ -134,7 +131,7 @@ class _Reading:
         chunks = _chunk_shape(settings, shape)
         attributes = _attributes(dataset.id)
         if "_FillValue" in attributes:
-            attributes["_FillValue"] = _encoded_fill(attributes["_FillValue"], kind)
+            attributes["_FillValue"] = encoded_fill(attributes["_FillValue"], kind)
         metadata = {
             "zarr_format": 3,
             "node_type": "array",
@@ -295,7 +292,7 @@ def _fill_value(settings: Any, kind: np.dtype[Any]) -> Any:
     return plain
 
 
-def _encoded_fill(value: Any, kind: np.dtype[Any]) -> Any:
+def encoded_fill(value: Any, kind: np.dtype[Any]) -> Any:
     """Write the attribute `_FillValue` as xarray does in Zarr."""
     if not isinstance(value, (int, float)):
         raise UnusualError("a fill value that is no number")

@@ -159,6 +159,8 @@ class ParseOptions(Record):
     """The group of the files to take as their root."""
     drop: tuple[str, ...] = ()
     """Names of variables to leave out, as they are in the files."""
+    overviews: bool = False
+    """Whether overviews of TIFF images become groups; otherwise they are left out."""
     load_below: int = _ONE_MEBIBYTE
     """Values of arrays with one dimension are read up to this many bytes."""
     variables: tuple[str, ...] = ()

@@ -27,10 +27,10 @@ from icefloe.errors import (
 )
 from icefloe.format.columns import BytesColumn
 from icefloe.format.paths import joined_path
-from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
+from icefloe.pipeline.files.describing import FileContent, ParsedFile, RawArray, describe
 from icefloe.pipeline.files.editing import UnfitFileError, edited
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
-from icefloe.pipeline.files.hdf5 import FileContent, UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import UnusualError, read_hdf5
 from icefloe.pipeline.files.options import (
     HEAD_BYTES,
     Format,
@@ -117,14 +117,15 @@ def _parse_once(
 ) -> ParsedFile:
     kind, head, before = _look(url, options, access, listed)
     try:
-        parser, (found, groups) = _content(url, kind, options, registry_for(access))
-        _check_ends(url, found, before)
+        parser, content = _content(url, kind, options, registry_for(access), before)
+        _check_ends(url, content.arrays, before)
+        found, groups = content.arrays, content.attributes
         arrays, attributes, names = edited(url, found, groups, options, access)
         parsed = describe(before, kind, arrays, attributes, options, access, names)
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
     _check_unchanged(url, kind, access, before)
-    return replace(parsed, facts=replace(parsed.facts, parser=parser))
+    return replace(parsed, facts=replace(parsed.facts, parser=parser, notes=content.notes))
 
 
 def _look(
@@ -245,11 +246,13 @@ _GENERAL: Final = "virtualizarr"
 
 
 def _content(
-    url: str, kind: Format, options: ParseOptions, registry: Registry
+    url: str, kind: Format, options: ParseOptions, registry: Registry, state: SourceState
 ) -> tuple[str, FileContent]:
     """Return the name of the parser, and what it found."""
     if kind is Format.HDF5:
         return _hdf5_content(url, options, registry)
+    if kind is Format.TIFF:
+        return _OWN, _tiff_content(url, options, registry, state)
     if kind is Format.FITS:
         _refuse_fits_tables(url, options, registry)
     return _GENERAL, _parsed(url, _PARSERS[kind](options), options, registry)
@@ -287,6 +290,19 @@ def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[
 def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:
     parser: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
     return parser
+
+
+def _tiff_content(
+    url: str, options: ParseOptions, registry: Registry, state: SourceState
+) -> FileContent:
+    from icefloe.pipeline.files.tiff import read_tiff
+
+    assert state.size is not None
+    if (path := registry.local_path(url)) is not None:
+        with open(path, "rb") as file:  # noqa: PTH123 - a path of any kind
+            return read_tiff(file, state.size, url, options)
+    reader: Any = BlockStoreReader(*registry.resolve(url))
+    return read_tiff(reader, state.size, url, options)
 
 
 def _refuse_fits_tables(url: str, options: ParseOptions, registry: Registry) -> None:
@@ -348,17 +364,9 @@ def _grib(options: ParseOptions) -> _Parser:
     return parser
 
 
-def _tiff(_: ParseOptions) -> _Parser:
-    from virtual_tiff import VirtualTIFF
-
-    parser: _Parser = VirtualTIFF(ifd_layout="flat")
-    return parser
-
-
 _PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
     Format.NETCDF3: _skipping("NetCDF3Parser"),
     Format.GRIB: _grib,
-    Format.TIFF: _tiff,
     Format.FITS: _skipping("FITSParser"),
     Format.ZARR: _skipping("ZarrParser"),
     Format.KERCHUNK_JSON: _skipping("KerchunkJSONParser"),
@@ -379,7 +387,7 @@ def _flattened(root: "ManifestGroup", options: ParseOptions) -> FileContent:
             if name not in options.drop:
                 arrays[joined_path(path, name)] = _raw(array)
         todo.extend((joined_path(path, name), subgroup) for name, subgroup in group.groups.items())
-    return arrays, attributes
+    return FileContent(arrays, attributes)
 
 
 def _raw(array: "ManifestArray") -> RawArray:

@@ -1,0 +1,246 @@
+"""Codecs for chunks of foreign files that zarr has no codec for.
+
+zarr finds them by name once Icefloe is installed, without an import of it.
+"""
+
+import zlib
+from base64 import standard_b64decode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, override
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.codec import ArrayBytesCodec
+
+from icefloe.effects import offload
+from icefloe.errors import ErrorKind, FormatError, SourceError
+
+if TYPE_CHECKING:
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer, NDBuffer
+
+type Compression = Literal[
+    "none",
+    "deflate",
+    "lzw",
+    "packbits",
+    "lzma",
+    "zstd",
+    "jpeg",
+    "jpeg2000",
+    "jpegxl",
+    "webp",
+    "lerc",
+    "lerc-deflate",
+    "lerc-zstd",
+]
+"""How the bytes of a strip or tile are compressed."""
+
+_IMAGES: Final = frozenset(
+    {"jpeg", "jpeg2000", "jpegxl", "webp", "lerc", "lerc-deflate", "lerc-zstd"}
+)
+"""Compressions whose result has a shape and a data type."""
+
+
+@dataclass(frozen=True)
+class TiffSegment(ArrayBytesCodec):
+    """A strip or tile of a TIFF file: the last dimensions of its chunk are band, y and x.
+
+    A strip may have fewer rows than the chunk; the rest is zero and lies outside of the array.
+
+    >>> TiffSegment("lzw", predictor=2).to_dict()["configuration"]
+    {'compression': 'lzw', 'predictor': 2}
+    """
+
+    is_fixed_size = False
+
+    compression: Compression = "none"
+    endian: Literal["little", "big"] = "little"
+    predictor: Literal[1, 2, 3] = 1
+    """1 for none, 2 for differences of neighbours, 3 for those of the bytes of floats."""
+    bits: int = 0
+    """Bits of a packed sample; 0 for samples of whole bytes."""
+    reversed_bits: bool = False
+    """Whether the first pixel is in the lowest bit of a byte."""
+    colours: Literal["", "ycbcr", "rgb", "gray", "cmyk"] = ""
+    """What a JPEG image stores."""
+    tables: str = ""
+    """Tables that all JPEG images of a file share, as base64."""
+    scale: int = 1
+    """By which samples are multiplied: masks of one bit are stored as 0 and 255."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the codec from its metadata."""
+        settings = data.get("configuration") or {}
+        if unknown := settings.keys() - {field.name for field in fields(cls)}:
+            raise FormatError(f"the codec icefloe.tiff has no setting {min(unknown)!r}")
+        return cls(**settings)
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metadata: settings that are not the defaults."""
+        settings = {
+            field.name: value
+            for field, value in zip(fields(self), asdict(self).values(), strict=True)
+            if value != field.default
+        }
+        return {"name": TIFF_SEGMENT, "configuration": settings}
+
+    @override
+    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
+        """Refuse: the size follows from the content."""
+        raise NotImplementedError
+
+    @override
+    async def _decode_single(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        return await offload(lambda: self._decode_sync(chunk_data, chunk_spec))
+
+    def _decode_sync(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        kind = chunk_spec.dtype.to_native_dtype()
+        values = self.decoded(chunk_data.to_bytes(), chunk_spec.shape, kind)
+        return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+    @override
+    async def _encode_single(self, chunk_data: "NDBuffer", chunk_spec: "ArraySpec") -> "Buffer":
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
+        raise SourceError(
+            "this array refers to chunks of TIFF files, and no chunks can be written in their"
+            " format: copy the data first (icefloe rechunk), and write to the copy",
+            ErrorKind.SOURCE_UNSUPPORTED,
+        )
+
+    def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+        """Decode a strip or tile to a chunk of a shape and data type."""
+        *_, bands, rows, columns = (1, *shape)
+        expected = (rows, columns, bands)
+        if self.compression in _IMAGES:
+            pixels = self._image(data, expected)
+        else:
+            pixels = self._pixels(data, expected, kind)
+        if pixels.shape[1:] != (columns, bands):
+            height, width, samples = pixels.shape
+            raise FormatError(
+                f"a strip or tile of a TIFF file has {height} x {width} pixels of {samples}"
+                f" samples, instead of {rows} x {columns} pixels of {bands}"
+            )
+        chunk = np.zeros((bands, rows, columns), kind)
+        chunk[:, : len(pixels)] = np.moveaxis(pixels[:rows], 2, 0)
+        if self.scale != 1:
+            chunk *= kind.type(self.scale)
+        return chunk.reshape(shape)
+
+    def _pixels(
+        self, data: bytes, shape: tuple[int, int, int], kind: np.dtype[Any]
+    ) -> NDArray[Any]:
+        """Decode bytes to rows of pixels; there may be fewer rows than in the shape."""
+        rows, columns, bands = shape
+        row_bytes = -(-columns * bands * (self.bits or 8 * kind.itemsize) // 8)
+        if self.reversed_bits:
+            bits = np.unpackbits(np.frombuffer(data, np.uint8))
+            data = np.packbits(bits, bitorder="little").tobytes()
+        plain = self._decompressed(data, rows * row_bytes)
+        present = min(len(plain) // row_bytes, rows)
+        if not present:
+            raise FormatError(
+                f"a strip or tile of a TIFF file has {len(plain)} bytes, and its rows {row_bytes}"
+            )
+        raw = np.frombuffer(plain, np.uint8, present * row_bytes)
+        if self.bits:
+            unpack = _imagecodecs().packints_decode
+            samples = unpack(raw.tobytes(), kind.str, self.bits, runlen=columns * bands)
+            return np.asarray(samples).reshape(present, columns, bands)
+        if self.predictor == 3:
+            return _from_float_differences(raw, (present, columns, bands), kind)
+        stored = raw.view(kind.newbyteorder(self.endian)).reshape(present, columns, bands)
+        if self.predictor == 2:
+            unsigned = np.dtype(f"u{kind.itemsize}")
+            differences = stored.astype(kind).view(unsigned)
+            return differences.cumsum(axis=1, dtype=unsigned).view(kind)
+        return stored
+
+    def _decompressed(self, data: bytes, most: int) -> bytes:
+        match self.compression:
+            case "none":
+                return data
+            case "deflate":
+                return zlib.decompressobj().decompress(data, most)
+            case name:
+                decoded: bytes = getattr(_imagecodecs(), f"{name}_decode")(data, out=most)
+                return decoded
+
+    def _image(self, data: bytes, shape: tuple[int, int, int]) -> NDArray[Any]:
+        codecs = _imagecodecs()
+        rows, columns, bands = shape
+        match self.compression:
+            case "jpeg":
+                spaces = _COLOUR_SPACES.get(self.colours, (None, None))
+                pixels = codecs.jpeg_decode(
+                    data,
+                    tables=standard_b64decode(self.tables) or None,
+                    colorspace=spaces[0],
+                    outcolorspace=spaces[1],
+                    shape=(rows, columns),
+                )
+            case "webp":
+                pixels = codecs.webp_decode(data, hasalpha=bands == 4)
+            case "jpeg2000":
+                pixels = codecs.jpeg2k_decode(data)
+            case "jpegxl":
+                pixels = codecs.jpegxl_decode(data)
+            case other:
+                if other == "lerc-deflate":
+                    data = codecs.zlib_decode(data)
+                elif other == "lerc-zstd":
+                    data = codecs.zstd_decode(data)
+                pixels = _from_lerc(data)
+        return np.asarray(pixels).reshape(
+            -1, pixels.shape[1], max(1, pixels.size // (pixels.shape[0] * pixels.shape[1]))
+        )
+
+
+TIFF_SEGMENT: Final = "icefloe.tiff"
+"""The name of the codec."""
+
+_COLOUR_SPACES: Final = {
+    "ycbcr": ("YCBCR", "RGB"),
+    "rgb": ("RGB", "RGB"),
+    "gray": ("GRAYSCALE", "GRAYSCALE"),
+    "cmyk": ("CMYK", "CMYK"),
+}
+
+
+def _from_lerc(data: bytes) -> NDArray[Any]:
+    values, masks = _imagecodecs().lerc_decode(data, masks=True)
+    if masks is not None and values.dtype.kind == "f":
+        valid = np.asarray(masks, np.bool_)
+        values = np.where(valid if valid.ndim == values.ndim else valid[..., None], values, np.nan)
+    decoded: NDArray[Any] = values
+    return decoded
+
+
+def _from_float_differences(
+    raw: NDArray[np.uint8], shape: tuple[int, int, int], kind: np.dtype[Any]
+) -> NDArray[Any]:
+    """Undo predictor 3: rows hold the highest bytes of all floats first, as differences."""
+    rows, columns, bands = shape
+    differences = raw.reshape(rows, columns * kind.itemsize, bands)
+    planes = differences.cumsum(axis=1, dtype=np.uint8).reshape(rows, kind.itemsize, -1)
+    together = np.ascontiguousarray(planes.transpose(0, 2, 1))
+    floats: NDArray[Any] = together.view(kind.newbyteorder(">")).reshape(shape)
+    return floats
+
+
+def _imagecodecs() -> Any:
+    try:
+        import imagecodecs
+    except ImportError as error:
+        raise SourceError(
+            "the chunk is compressed in a way that needs the library imagecodecs:"
+            ' pip install "icefloe[formats]"',
+            ErrorKind.SOURCE_UNSUPPORTED,
+        ) from error
+    return imagecodecs
