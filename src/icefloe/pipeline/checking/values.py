@@ -271,6 +271,11 @@ def _other_bits(left: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(~(same | is_nan)).reshape(left.shape)
 
 
+def _native_type(values: NDArray[Any]) -> np.dtype[Any]:
+    """Return the type in the byte order of this machine; text of any length has none."""
+    return values.dtype if values.dtype.kind == "T" else values.dtype.newbyteorder("=")
+
+
 def _native(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind in "mM":
         return values.astype(values.dtype.newbyteorder("=")).view(np.int64)
@@ -593,7 +598,7 @@ class _FileCheck(MutableRecord):
             self._refuse(path, "values", got, part)
             return False
         expected_part = replace(expected, values=expected.values.reshape(lengths))
-        types = [values.dtype.newbyteorder("=") for values in (got, expected_part.values)]
+        types = [_native_type(values) for values in (got, expected_part.values)]
         if self.is_indirect and types[0] != types[1]:
             raise NotComparableError(f"it has another type in the file: {types[1]}")
         self.chunks += 1
@@ -611,13 +616,13 @@ class _FileCheck(MutableRecord):
     ) -> NDArray[Any] | str:
         """Read a part as zarr will; return why that is not possible."""
         if array.path in self.file.facts.values:
-            return self.file.facts.values[array.path].values[part.region]
+            return np.asarray(self.file.facts.values[array.path].values[part.region])
         data: Any = part.data
         try:
             if part.location is not None:
                 [data] = self.access.place(part.location).read([(part.start, part.end)])
             decoded = decode_chunk(array.metadata, part.shape, data)
-            return decoded[tuple(slice(0, length) for length in lengths)]
+            return np.asarray(decoded[tuple(slice(0, length) for length in lengths)])
         except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
             return f"an error: {_shown(error)}"
         except IcefloeError:

@@ -1,0 +1,115 @@
+"""Ingest a case and compare every value with those of its independent reader."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import xarray
+from numpy.testing import assert_allclose, assert_array_equal
+
+import icefloe
+from icefloe.errors import IcefloeError
+from icefloe.pipeline import CombineOptions, CopyOptions, ParseOptions
+from tests.archives.cases import Case, Expected, Options
+from tests.pipeline.repositories import repository_for
+
+type EngineName = Literal["local", "spark"]
+_RECORD = "/icefloe"
+
+
+def written(case: Case, folder: Path) -> Path:
+    """Write the files of a case; return their folder."""
+    if case.folder is not None:
+        return case.folder
+    data = folder / "data"
+    data.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries that write
+        case.write(data)
+    return data
+
+
+def expected_values(case: Case, data: Path) -> Expected:
+    """Read the files with the independent reader."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return case.read(sorted(data.glob(case.files)))
+
+
+def check_case(case: Case, data: Path, folder: Path, engine: EngineName, *, native: bool) -> None:
+    """Ingest in one form, or expect the refusal and then try the remedy."""
+    refused = case.native if native else case.virtual
+    expected = expected_values(case, data)
+    if refused is None:
+        session = ingested(case, case.options, data, folder / "repository", engine, native=native)
+        compare(found_values(session), expected, case)
+        return
+    with pytest.raises(IcefloeError) as caught:
+        ingested(case, case.options, data, folder / "refused", engine, native=native)
+    assert re.search(refused.message, str(caught.value), re.DOTALL), str(caught.value)
+    if refused.remedy is not None:
+        if refused.read is not None:
+            expected = refused.read(sorted(data.glob(case.files)))
+        session = ingested(case, refused.remedy, data, folder / "mended", engine, native=native)
+        compare(found_values(session), expected, case)
+
+
+def ingested(
+    case: Case, options: Options, data: Path, target: Path, engine: EngineName, *, native: bool
+) -> icefloe.Session:
+    """Ingest the files of a case into a new repository."""
+    storage = icefloe.local_filesystem_storage(str(target))
+    repository = repository_for(data, storage=storage)
+    how: dict[str, Any] = {"engine": engine}
+    if native:
+        how["copy"] = CopyOptions.of(**options.copy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of parsers and codecs
+        icefloe.ingest(
+            repository,
+            [path.as_uri() for path in sorted(data.glob(case.files))],
+            CombineOptions(options.concat, **{"check_values": "all", **options.combine}),
+            parse=ParseOptions(options.concat, **options.parse),
+            **how,
+        )
+    return repository.readonly_session("main")
+
+
+def found_values(session: icefloe.Session) -> dict[str, xarray.Variable]:
+    """Read all arrays of a repository, as users do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of codecs and dtypes that Zarr has not specified
+        groups = xarray.open_groups(session.store, engine="zarr", consolidated=False)
+        return {
+            f"{path}/{name}".lstrip("/"): variable.load()
+            for path, dataset in groups.items()
+            if not path.startswith(_RECORD)
+            for name, variable in dataset.variables.items()
+        }
+
+
+def compare(found: Mapping[str, xarray.Variable], expected: Expected, case: Case) -> None:
+    """Compare names, dimensions and all values."""
+    assert expected, "the independent reader found nothing"
+    for path, (ours, theirs) in (case.pair or _same_names)(found, expected).items():
+        got, wanted = ours.values, theirs.values
+        assert got.shape == wanted.shape, path
+        if got.dtype.kind in "TOSU" or wanted.dtype.kind in "TOSU":
+            got, wanted = got.astype(object), wanted.astype(object)
+        if case.tolerance and np.issubdtype(got.dtype, np.floating):
+            assert_allclose(got, wanted, rtol=case.tolerance, atol=0, err_msg=path)
+        else:
+            assert_array_equal(got, wanted, err_msg=path)
+
+
+def _same_names(
+    found: Expected, expected: Expected
+) -> dict[str, tuple[xarray.Variable, xarray.Variable]]:
+    assert set(found) == set(expected)
+    for path, variable in expected.items():
+        assert found[path].dims == variable.dims, path
+    return {path: (found[path], variable) for path, variable in expected.items()}

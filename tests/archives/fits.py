@@ -1,0 +1,157 @@
+"""Archives of FITS files, made and read by astropy."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray
+from astropy.io import fits
+from astropy.wcs import WCS
+
+from tests.archives.cases import Case, Expected, Options, Write
+from tests.archives.netcdf import numbers
+
+NIGHTS = Options(("night",), {"by": "order"})
+type Units = Callable[[int], list[Any]]
+
+
+def nights(make: Units, count: int = 2) -> Write:
+    """Write one file a night."""
+
+    def write(folder: Path) -> None:
+        for night in range(count):
+            fits.HDUList(make(night)).writeto(folder / f"{night}.fits")
+
+    return write
+
+
+def read(*names: str) -> Any:
+    """Read images with astropy, and put nights together."""
+
+    def reader(paths: Sequence[Path]) -> Expected:
+        found: dict[str, list[Any]] = {}
+        for path in paths:
+            seen: set[str] = set()
+            with fits.open(path, memmap=False) as units:
+                for number, unit in enumerate(units):
+                    name = unit.name or str(number)
+                    name = f"{name}_{number}" if name in seen else name
+                    seen.add(name)
+                    if unit.is_image and unit.data is not None and (not names or name in names):
+                        found.setdefault(name, []).append(np.array(unit.data))
+        return {
+            name: xarray.Variable(
+                ("night", *(f"{axis}" for axis in range(images[0].ndim))), np.stack(images)
+            )
+            for name, images in found.items()
+        }
+
+    return reader
+
+
+def images(
+    found: Expected, expected: Expected
+) -> dict[str, tuple[xarray.Variable, xarray.Variable]]:
+    """Compare by name; dimensions of FITS have none."""
+    assert set(found) == set(expected)
+    return {name: (found[name], variable) for name, variable in expected.items()}
+
+
+def cube(night: int, kind: Any = "f4") -> Any:
+    return numbers(3, 8, 5, seed=night).astype(kind)
+
+
+def scaled(night: int) -> list[Any]:
+    unit = fits.PrimaryHDU(cube(night, "i2"))
+    unit.header["BSCALE"], unit.header["BZERO"] = 0.5, 100.0
+    return [unit]
+
+
+def blank(night: int) -> list[Any]:
+    values = cube(night, "i2")
+    values[0, 0] = -99
+    unit = fits.PrimaryHDU(values)
+    unit.header["BLANK"] = -99
+    unit.header["BSCALE"], unit.header["BZERO"] = 0.5, 0.0
+    return [unit]
+
+
+def wcs(night: int) -> list[Any]:
+    frame = WCS(naxis=2)
+    frame.wcs.ctype = ["RA---TAN", "DEC--TAN"]
+    frame.wcs.crval = [83.6, 22.0]
+    frame.wcs.crpix = [3, 3]
+    frame.wcs.cdelt = [-0.01, 0.01]
+    return [fits.PrimaryHDU(cube(night)[0], frame.to_header())]
+
+
+def table(night: int) -> list[Any]:
+    columns = fits.ColDefs([fits.Column("flux", "E", array=numbers(4, seed=night))])
+    return [fits.PrimaryHDU(cube(night)), fits.BinTableHDU.from_columns(columns, name="STARS")]
+
+
+def ascii_table(night: int) -> list[Any]:
+    columns = fits.ColDefs([fits.Column("flux", "F10.3", array=numbers(4), ascii=True)])
+    return [fits.PrimaryHDU(cube(night)), fits.TableHDU.from_columns(columns, name="STARS")]
+
+
+def compressed(night: int, kind: str) -> list[Any]:
+    return [
+        fits.PrimaryHDU(),
+        fits.CompImageHDU(
+            cube(night, "i4"), compression_type=kind, tile_shape=(1, 4, 5), name="SCI"
+        ),
+    ]
+
+
+def several(night: int) -> list[Any]:
+    return [
+        fits.PrimaryHDU(),
+        *(fits.ImageHDU(cube(night + n), name=name) for n, name in enumerate(("SCI", "ERR"))),
+        fits.ImageHDU(cube(night, "u1")[0], name="DQ"),
+    ]
+
+
+def same_names(night: int) -> list[Any]:
+    return [
+        fits.PrimaryHDU(),
+        *(fits.ImageHDU(cube(night + n), name="SCI", ver=n + 1) for n in range(2)),
+    ]
+
+
+def case(title: str, make: Units, reader: Any = None, **how: Any) -> Case:
+    given = {"files": "*.fits", "pair": images, "options": NIGHTS, **how}
+    return Case("FITS", title, "astropy", nights(make), reader or read(), **given)
+
+
+CASES = (
+    *(
+        case(f"image of {name}", lambda night, kind=kind: [fits.PrimaryHDU(cube(night, kind)[0])])
+        for name, kind in (
+            ("bytes", "u1"),
+            ("2-byte integers", "i2"),
+            ("4-byte integers", "i4"),
+            ("8-byte integers", "i8"),
+            ("4-byte numbers", "f4"),
+            ("8-byte numbers", "f8"),
+        )
+    ),
+    case("cube", lambda night: [fits.PrimaryHDU(cube(night))]),
+    case("several images", several),
+    case("images of the same name", same_names),
+    case("scaled (BSCALE, BZERO)", scaled),
+    case(
+        "unsigned integers",
+        lambda night: [fits.PrimaryHDU(cube(night, "f8").astype("i4").astype("u2"))],
+    ),
+    case("signed bytes", lambda night: [fits.PrimaryHDU(cube(night, "i1"))]),
+    case("missing values (BLANK)", blank),
+    case("celestial coordinates", wcs),
+    case("image and binary table", table),
+    case("image and ASCII table", ascii_table),
+    *(
+        case(f"compressed ({kind})", lambda night, kind=kind: compressed(night, kind), read("SCI"))
+        for kind in ("RICE_1", "GZIP_2", "HCOMPRESS_1")
+    ),
+)

@@ -1,0 +1,19 @@
+"""Every archive of the matrix is ingested without Spark, by reference and as a copy.
+
+`tests/spark/test_archives.py` does it with Spark. `docs/explanation/archives.md` has the table.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.archives.cases import Case
+from tests.archives.checking import check_case, written
+from tests.archives.matrix import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_values_are_those_of_an_independent_reader(case: Case, tmp_path: Path) -> None:
+    data = written(case, tmp_path)
+    check_case(case, data, tmp_path / "virtual", "local", native=False)
+    check_case(case, data, tmp_path / "native", "local", native=True)
