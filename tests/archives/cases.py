@@ -14,6 +14,11 @@ type Read = Callable[[Sequence[Path]], Expected]
 type Pair = Callable[[Expected, Expected], Mapping[str, tuple[xarray.Variable, xarray.Variable]]]
 
 
+def variables_of(dataset: xarray.Dataset) -> dict[str, xarray.Variable]:
+    """Load all variables."""
+    return {str(name): variable for name, variable in dataset.load().variables.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of an ingest."""

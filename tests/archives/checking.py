@@ -83,7 +83,8 @@ def found_values(session: icefloe.Session) -> dict[str, xarray.Variable]:
     """Read all arrays of a repository, as users do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of codecs and dtypes that Zarr has not specified
-        groups = xarray.open_groups(session.store, engine="zarr", consolidated=False)
+        store: Any = session.store
+        groups = xarray.open_groups(store, engine="zarr", consolidated=False)
         return {
             f"{path}/{name}".lstrip("/"): variable.load()
             for path, dataset in groups.items()

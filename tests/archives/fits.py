@@ -120,6 +120,15 @@ def same_names(night: int) -> list[Any]:
     ]
 
 
+def alone(kind: str) -> Units:
+    """Make an image of one type of numbers."""
+    return lambda night: [fits.PrimaryHDU(cube(night, kind)[0])]
+
+
+def compressed_by(kind: str) -> Units:
+    return lambda night: compressed(night, kind)
+
+
 def case(title: str, make: Units, reader: Any = None, **how: Any) -> Case:
     given = {"files": "*.fits", "pair": images, "options": NIGHTS, **how}
     return Case("FITS", title, "astropy", nights(make), reader or read(), **given)
@@ -127,7 +136,7 @@ def case(title: str, make: Units, reader: Any = None, **how: Any) -> Case:
 
 CASES = (
     *(
-        case(f"image of {name}", lambda night, kind=kind: [fits.PrimaryHDU(cube(night, kind)[0])])
+        case(f"image of {name}", alone(kind))
         for name, kind in (
             ("bytes", "u1"),
             ("2-byte integers", "i2"),
@@ -151,7 +160,7 @@ CASES = (
     case("image and binary table", table),
     case("image and ASCII table", ascii_table),
     *(
-        case(f"compressed ({kind})", lambda night, kind=kind: compressed(night, kind), read("SCI"))
+        case(f"compressed ({kind})", compressed_by(kind), read("SCI"))
         for kind in ("RICE_1", "GZIP_2", "HCOMPRESS_1")
     ),
 )

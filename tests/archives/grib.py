@@ -57,7 +57,7 @@ def in_files(*files: Sequence[bytes]) -> Write:
 
 def read(paths: Sequence[Path]) -> Expected:
     """Read the values of all messages with ecCodes."""
-    found = {}
+    found: dict[str, xarray.Variable] = {}
     for path in paths:
         with path.open("rb") as file:
             while (handle := eccodes.codes_grib_new_from_file(file)) is not None:

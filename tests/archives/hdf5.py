@@ -9,7 +9,7 @@ import hdf5plugin
 import numpy as np
 import xarray
 
-from tests.archives.cases import Case, Expected, Options, Write
+from tests.archives.cases import Case, Expected, Options, Write, variables_of
 from tests.archives.netcdf import numbers
 
 BY_ORDER = Options(combine={"by": "order"})
@@ -74,7 +74,7 @@ def read_phony(paths: Sequence[Path]) -> Expected:
     """Read files without dimension scales, with the names that netCDF gives to dimensions."""
     datasets = [xarray.open_dataset(path, engine="h5netcdf", phony_dims="sort") for path in paths]
     along = xarray.concat(datasets, "phony_dim_0")
-    return dict(along.load().variables.items())
+    return variables_of(along)
 
 
 def compact(file: Any) -> None:

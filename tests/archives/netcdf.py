@@ -9,7 +9,7 @@ import numpy as np
 import xarray
 from numpy.typing import NDArray
 
-from tests.archives.cases import Case, Expected, Options, Write
+from tests.archives.cases import Case, Expected, Options, Write, variables_of
 
 LATITUDES = np.array([-30.0, 0.0, 30.0])
 LONGITUDES = np.array([0.0, 90.0, 180.0, 270.0])
@@ -87,7 +87,7 @@ def joined(
 
 
 def read(paths: Sequence[Path]) -> Expected:
-    return dict(joined(paths).variables.items())
+    return variables_of(joined(paths))
 
 
 def read_groups(paths: Sequence[Path]) -> Expected:
@@ -105,7 +105,7 @@ def read_in_order(paths: Sequence[Path], **how: Any) -> Expected:
     datasets = [xarray.open_dataset(path, engine="netcdf4", **how) for path in paths]
     minimal: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
     along = xarray.concat(datasets, "time", join="override", **minimal)
-    return dict(along.load().variables.items())
+    return variables_of(along)
 
 
 def without(*names: str) -> Callable[[Sequence[Path]], Expected]:
@@ -122,7 +122,7 @@ def alone_without(*names: str) -> Callable[[Sequence[Path]], Expected]:
 
     def reader(paths: Sequence[Path]) -> Expected:
         with xarray.open_dataset(paths[0], engine="netcdf4", drop_variables=names) as dataset:
-            return dict(dataset.load().variables.items())
+            return variables_of(dataset)
 
     return reader
 
@@ -337,7 +337,7 @@ def scalar_times(folder: Path) -> None:
 
 def read_scalar_times(paths: Sequence[Path]) -> Expected:
     datasets = [xarray.open_dataset(path, engine="netcdf4") for path in paths]
-    return dict(xarray.concat(datasets, "time").load().variables.items())
+    return variables_of(xarray.concat(datasets, "time"))
 
 
 def other_kinds(folder: Path) -> None:

@@ -12,7 +12,7 @@ import scipy.io
 import xarray
 
 from tests.archives import fits, grib, hdf5, netcdf
-from tests.archives.cases import Case, Expected, Options
+from tests.archives.cases import Case, Expected, Options, variables_of
 
 IRIS = Path(iris_sample_data.__file__).parent / "sample_data"
 XARRAY = Path(xarray.__file__).parent / "tests" / "data"
@@ -28,7 +28,7 @@ def nothing(_: Path) -> None:
 
 def read_alone(paths: Sequence[Path]) -> Expected:
     with xarray.open_dataset(paths[0], engine="netcdf4") as dataset:
-        return dict(dataset.load().variables.items())
+        return variables_of(dataset)
 
 
 def sample(folder: Path, files: str, package: str, along: str, **how: Any) -> Case:
@@ -54,7 +54,7 @@ def order(along: str) -> Options:
 def read_months(paths: Sequence[Path]) -> Expected:
     months = [xarray.open_dataset(path, engine="netcdf4") for path in paths]
     minimal: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
-    return dict(xarray.concat(months, "time_counter", **minimal).load().variables.items())
+    return variables_of(xarray.concat(months, "time_counter", **minimal))
 
 
 MONTHS = Options(("time_counter",), combine={"coordinates": {"time_counter": "time_centered"}})

@@ -15,7 +15,7 @@ import xarray
 import zarr
 from zarr.codecs import BloscCodec, GzipCodec, TransposeCodec, ZstdCodec
 
-from tests.archives.cases import Case, Expected, Write
+from tests.archives.cases import Case, Expected, Write, variables_of
 from tests.archives.netcdf import marked_missing, numbers, read, two_files
 
 
@@ -82,7 +82,7 @@ def read_zarr(paths: Sequence[Path]) -> Expected:
     along = xarray.concat(
         datasets, "time", data_vars="minimal", coords="minimal", compat="override"
     )
-    return dict(along.load().variables.items())
+    return variables_of(along)
 
 
 def read_nested(paths: Sequence[Path]) -> Expected:

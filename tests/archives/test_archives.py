@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.archives import table
 from tests.archives.cases import Case
 from tests.archives.checking import check_case, written
 from tests.archives.matrix import CASES
@@ -17,3 +18,11 @@ def test_values_are_those_of_an_independent_reader(case: Case, tmp_path: Path) -
     data = written(case, tmp_path)
     check_case(case, data, tmp_path / "virtual", "local", native=False)
     check_case(case, data, tmp_path / "native", "local", native=True)
+
+
+def test_the_table_in_the_documentation_is_up_to_date() -> None:
+    assert table.page() == table.PAGE.read_text(), "python -m tests.archives.table --write"
+
+
+def test_names_of_cases_differ() -> None:
+    assert len({case.name for case in CASES}) == len(CASES) >= 80

@@ -30,6 +30,7 @@ from icefloe.format.paths import joined_path
 from icefloe.pipeline.files.describing import FileContent, ParsedFile, RawArray, describe
 from icefloe.pipeline.files.editing import UnfitFileError, edited
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
+from icefloe.pipeline.files.fills import with_fill_values
 from icefloe.pipeline.files.hdf5 import UnusualError, read_hdf5
 from icefloe.pipeline.files.options import (
     HEAD_BYTES,
@@ -119,7 +120,8 @@ def _parse_once(
     try:
         parser, content = _content(url, kind, options, registry_for(access), before)
         _check_ends(url, content.arrays, before)
-        found, groups = content.arrays, content.attributes
+        found = with_fill_values(url, kind, content.arrays, options.group, access)
+        groups = content.attributes
         arrays, attributes, names = edited(url, found, groups, options, access)
         parsed = describe(before, kind, arrays, attributes, options, access, names)
     except Exception as error:
