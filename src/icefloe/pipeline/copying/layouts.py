@@ -62,6 +62,10 @@ class CopyOptions(Record):
     packing: PackingOptions | None = None
     overwrite: bool = False
     most_references: int = REFERENCES_PER_COMMIT
+    decode: bool = False
+    """Whether numbers of files are unpacked to what they mean, by the conventions of CF: scaled,
+    shifted, NaN where they are missing. Then files may be packed differently, and their types may
+    differ."""
 
     def __post_init__(self) -> None:
         if self.memory_per_task < 1:
