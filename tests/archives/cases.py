@@ -73,10 +73,13 @@ class Case:
 
 
 COPIED = Refused(
-    r"All files fit as copies of their values \(copy=CopyOptions\.of\(\)\)\.", word="copy the values"
+    r"All files fit as copies of their values \(copy=CopyOptions\.of\(\)\)\.",
+    word="copy the values",
 )
 """References cannot hold it, copies can."""
-DECODED = Refused(r"unpacked \(copy=CopyOptions\.of\(decode=True\)\)\.", word="copy, with `--decode`")
+DECODED = Refused(
+    r"unpacked \(copy=CopyOptions\.of\(decode=True\)\)\.", word="copy, with `--decode`"
+)
 
 
 def with_decoding(**combine: Any) -> Refused:
@@ -90,6 +93,4 @@ def with_decoding(**combine: Any) -> Refused:
 
 def without(name: str) -> Refused:
     """Return the refusal of a variable that can be left out."""
-    return Refused(
-        rf"{name}.*drop=", Options(parse={"drop": (name,)}), word=f"`--drop {name}`"
-    )
+    return Refused(rf"{name}.*drop=", Options(parse={"drop": (name,)}), word=f"`--drop {name}`")

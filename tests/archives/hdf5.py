@@ -185,7 +185,9 @@ def odd_scales(folder: Path) -> None:
             times = np.arange(2 * number, 2 * number + 2)
             file.create_dataset("time", data=times, chunks=(2,), scaleoffset=0)
             file.create_dataset("x", data=np.arange(5.0), chunks=(5,), **hdf5plugin.LZ4())
-            file.create_dataset("t", data=numbers(2, 5, seed=number), chunks=(1, 5), compression="lzf")
+            file.create_dataset(
+                "t", data=numbers(2, 5, seed=number), chunks=(1, 5), compression="lzf"
+            )
             for name in ("time", "x"):
                 file[name].make_scale(name)
             file["t"].dims[0].attach_scale(file["time"])

@@ -389,9 +389,7 @@ def empty_among_others(folder: Path) -> None:
 def packed_with_holes(folder: Path) -> None:
     for number, scale in enumerate((0.01, 0.02)):
         packed = {"scale_factor": np.float32(scale), "add_offset": np.float32(number)}
-        write_grid(
-            folder / f"{number}.nc", 2 * number, kind="i2", fill_value=-32767, packed=packed
-        )
+        write_grid(folder / f"{number}.nc", 2 * number, kind="i2", fill_value=-32767, packed=packed)
         with netCDF4.Dataset(folder / f"{number}.nc", "a") as file:
             file["t"][1, 1] = np.ma.masked
 
@@ -425,7 +423,9 @@ def read_with_gaps(paths: Sequence[Path]) -> Expected:
     datasets = [xarray.open_dataset(path, engine="netcdf4") for path in paths]
     minimal: Any = {"coords": "minimal", "compat": "override", "join": "override"}
     fixed = [name for name in datasets[0].data_vars if "time" not in datasets[0][name].dims]
-    along = xarray.concat([dataset.drop_vars(fixed, errors="ignore") for dataset in datasets], "time", **minimal)
+    along = xarray.concat(
+        [dataset.drop_vars(fixed, errors="ignore") for dataset in datasets], "time", **minimal
+    )
     return {**variables_of(along), **variables_of(datasets[0][fixed])}
 
 
@@ -441,15 +441,14 @@ def some_chunks(folder: Path) -> None:
 
 def other_months(folder: Path) -> None:
     """Write months that agree in hardly anything."""
+    kinds: tuple[tuple[int, dict[str, Any]], ...] = (
+        (31, {"chunksizes": (7, 3, 4), "zlib": True}),
+        (29, {"chunksizes": (10, 2, 4), "zlib": True, "complevel": 9}),
+        (31, {"chunksizes": (7, 3, 4), "zlib": True}),
+        (30, {"fletcher32": True, "chunksizes": (30, 1, 3)}),
+    )
     start = 0
-    for number, (steps, how) in enumerate(
-        (
-            (31, {"chunksizes": (7, 3, 4), "zlib": True}),
-            (29, {"chunksizes": (10, 2, 4), "zlib": True, "complevel": 9}),
-            (31, {"chunksizes": (7, 3, 4), "zlib": True}),
-            (30, {"fletcher32": True, "chunksizes": (30, 1, 3)}),
-        )
-    ):
+    for number, (steps, how) in enumerate(kinds):
         write_grid(folder / f"{number}.nc", start, steps, units="days since 2000-01-01", **how)
         start += steps
 

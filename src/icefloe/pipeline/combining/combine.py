@@ -637,9 +637,7 @@ def _copied_target(
     )
     shape = _shape(schema, placed)
     usual = _usual_chunks(stored, numbers, originals)
-    chunks = tuple(
-        max(1, min(chunk, length)) for chunk, length in zip(usual, shape, strict=True)
-    )
+    chunks = tuple(max(1, min(chunk, length)) for chunk, length in zip(usual, shape, strict=True))
     metadata = array_metadata(
         described, shape, chunks, copied_codecs(described.data_type), settings
     )

@@ -22,6 +22,7 @@ from icefloe.pipeline.files.facts import (
 )
 from icefloe.records import Record, replace
 
+
 class CopyRules(Record):
     """In what files may differ whose values are copied.
 

@@ -321,20 +321,17 @@ class _Joining(Record):
         rows = self.combined.rows_of(joined)[: None if joined.growing else 1]
         sources: dict[PieceSource, int] = {}
         shape = joined.metadata["shape"]
-        columns: list[list[list[int]]] = [[], [], []]
-        numbers = []
-        for row in rows:
+        starts, lengths, origins = (np.zeros((len(rows), len(shape)), np.int64) for _ in range(3))
+        numbers = np.zeros(len(rows), np.int64)
+        lengths[:] = shape
+        for place, row in enumerate(rows):
             number = self.combined.files[row]
-            starts, lengths = [0] * len(shape), list(shape)
             for axis, name in joined.growing:
-                starts[axis] = int(self.combined.starts[name][row])
-                lengths[axis] = self.facts[number].lengths[name]
-            source, origins = self._source(joined, number)
-            numbers.append(sources.setdefault(source, len(sources)))
-            for column, row_of in zip(columns, (starts, lengths, origins), strict=True):
-                column.append(row_of)
-        by_axis = [np.array(column, np.int64).reshape(len(rows), len(shape)) for column in columns]
-        pieces = Pieces(*by_axis, np.array(numbers, np.int64)).merged()
+                starts[place, axis] = self.combined.starts[name][row]
+                lengths[place, axis] = self.facts[number].lengths[name]
+            source, origins[place] = self._source(joined, number)
+            numbers[place] = sources.setdefault(source, len(sources))
+        pieces = Pieces(starts, lengths, origins, numbers).merged()
         return JoinedArray(pieces, tuple(sources), self._needs(joined, rows, len(pieces)))
 
     def _source(self, joined: TargetArray, number: int) -> tuple[PieceSource, list[int]]:
@@ -357,11 +354,11 @@ class _Joining(Record):
         return schema.by_path[path]
 
     def _needs(self, joined: TargetArray, rows: Sequence[int], pieces: int) -> Needs:
-        schemas = {
-            id(schema): (schema, number)
-            for row in rows
-            if (schema := self._schema((number := self.combined.files[row]), joined.path))
-        }
+        schemas: dict[int, tuple[ArraySchema, int]] = {}
+        for row in rows:
+            number = self.combined.files[row]
+            schema = self._schema(number, joined.path)
+            schemas[id(schema)] = (schema, number)
         item_bytes, object_bytes = 0, 0
         for schema, number in schemas.values():
             size = _item_bytes(schema.data_type)

@@ -82,12 +82,13 @@ class CopyOptions(Record):
         compressors: Any = "auto",
         *,
         packing: PackingOptions | bool = False,
+        decode: bool = False,
         **others: Any,
     ) -> Self:
         """Return the options that users gave."""
         packs = PackingOptions() if packing is True else packing or None
         layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
-        return cls(layout, packing=packs, **others)
+        return cls(layout, packing=packs, decode=decode, **others)
 
     def limits(self, cores: int, *, is_near: bool) -> "Limits":
         """Return the limits of plans; "near" means that no network is in between."""

@@ -1,7 +1,8 @@
 """An array that is made of boxes of other arrays: where the values of a region come from. Pure."""
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +109,9 @@ def _box(starts: Ints, lengths: Ints) -> Box:
     )
 
 
+_LONGEST_UNIT: Final = 1 << 16
+
+
 def packed_starts(lengths: Ints, chunks: Sequence[int]) -> Ints:
     """Lay runs one behind the other so that no two share a chunk; the last is where all end.
 
@@ -116,12 +120,7 @@ def packed_starts(lengths: Ints, chunks: Sequence[int]) -> Ints:
     >>> packed_starts(np.array([31, 29]), [10]).tolist()
     [0, 40, 70]
     """
-    unit = int(np.lcm.reduce(np.array(chunks, object))) if len(chunks) else 1
-    if unit <= _LONGEST_UNIT:
-        slots = -(-lengths // unit) * unit
-    else:
-        slots = lengths + (max(chunks) - 1)
-    return np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
-
-
-_LONGEST_UNIT = 1 << 16
+    unit = math.lcm(*chunks)
+    if unit > _LONGEST_UNIT:
+        return np.concatenate([[0], np.cumsum(lengths + (max(chunks) - 1))]).astype(np.int64)
+    return np.concatenate([[0], np.cumsum(-(-lengths // unit) * unit)]).astype(np.int64)

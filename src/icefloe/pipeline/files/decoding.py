@@ -160,9 +160,7 @@ def _with_sign(kind: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
     return kind
 
 
-def _float_type(
-    stored: np.dtype[Any], scale: float | None, offset: float | None
-) -> np.dtype[Any]:
+def _float_type(stored: np.dtype[Any], scale: float | None, offset: float | None) -> np.dtype[Any]:
     """Choose the type as xarray does: by the types of scale and offset."""
     if scale is None and offset is None:
         return with_missing(stored)

@@ -39,7 +39,6 @@ _HIDDEN: Final = frozenset(
 """Attributes that only say how netCDF is written as HDF5."""
 
 _SCALE: Final = "DIMENSION_SCALE"
-_BARE: Final = b"This is a netCDF dimension but not a netCDF variable"
 _SCALES: Final = frozenset(name.encode() for name in SCALE_ATTRIBUTES)
 _NUMBERS: Final = frozenset("iuf")
 _WIDEST: Final = 8
@@ -265,9 +264,7 @@ class _Reading:
 class _Describing(_Reading):
     """A look that describes what it cannot refer to."""
 
-    def __init__(
-        self, url: str, root: h5py.Group, drop: frozenset[str], *, follows: bool
-    ) -> None:
+    def __init__(self, url: str, root: h5py.Group, drop: frozenset[str], *, follows: bool) -> None:
         super().__init__(url, root, drop)
         self._follows = follows
         self._reasons: dict[str, str] = {}
@@ -345,7 +342,9 @@ class _Describing(_Reading):
         return _array_metadata(
             shape=shape,
             data_type=data_type,
-            chunks=tuple(min(chunk, max(length, 1)) for chunk, length in zip(chunks, shape)),
+            chunks=tuple(
+                min(chunk, max(length, 1)) for chunk, length in zip(chunks, shape, strict=True)
+            ),
             fill=fill(dataset.id.dtype),
             codecs=(codec,),
             attributes=attributes,
@@ -397,9 +396,6 @@ def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
     """Return whether a dataset is a dimension of netCDF without a coordinate."""
     if not h5a.exists(dataset, b"_Netcdf4Dimid"):
         return False
-    if 0 in (dataset.shape or ()):  # a coordinate without steps has no data either
-        name = _read_attribute(dataset, b"NAME") if h5a.exists(dataset, b"NAME") else None
-        return name is not None and bytes(name[()]).startswith(_BARE)
     if dataset.get_create_plist().get_layout() == h5d.CHUNKED:
         return dataset.chunk_iter(lambda _: True) is None  # stops at the first one
     return bool(dataset.get_storage_size() == 0)

@@ -133,9 +133,7 @@ def _parse_once(
         for path in parsed.references
         if (name := names.get(path, path)) in content.unreferenced
     }
-    facts = replace(
-        parsed.facts, parser=parser, notes=content.notes, unreferenced=unreferenced
-    )
+    facts = replace(parsed.facts, parser=parser, notes=content.notes, unreferenced=unreferenced)
     return replace(parsed, facts=facts)
 
 
@@ -305,7 +303,7 @@ def _hdf5_content_of(
             _require_known_codecs(content)
         except (IcefloeError, ImportError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - parsers raise anything for what is unusual
             try:
                 return _OWN, describe_hdf5(source, url, follow_links=options.follow_links, **named)
             except UnusualError:

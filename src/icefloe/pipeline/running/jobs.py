@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import (
@@ -202,14 +203,16 @@ def ingest(
     overwrite: bool = False,
     memory_per_task: int = MEMORY_PER_TASK,
     packing: PackingOptions | bool = False,
+    decode: bool = False,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> CopyReport:
     """Copy the values of many files into one dataset, in one commit.
 
-    Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
-    each with its reasons; if values differ from those of an independent reader,
-    `ValuesMismatchError` names the first. Then nothing is written. The repository does not depend
+    Files are scanned and compared as `virtualize` does, but may differ in chunks, compression and
+    order of bytes. If any does not fit, `MisfitsError` names each with its reasons; if values
+    differ from those of an independent reader, `ValuesMismatchError` names the first. Then nothing
+    is written. The repository does not depend
     on the files afterwards, and needs no virtual chunk containers. Without options, `sources` is
     one Zarr hierarchy or repository, copied as `rechunk` does.
 
@@ -237,6 +240,8 @@ def ingest(
         memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
             Larger regions read fewer chunks twice.
         packing: put small chunks together into shared objects.
+        decode: unpack numbers to what they mean: scaled, shifted, NaN where they are missing.
+            Files may then be packed differently, and their types may differ.
         on_progress: told how far each stage is.
         references_per_commit: jobs with more objects run in waves with a commit each. After a
             crash, the same call goes on from the last one.
@@ -263,6 +268,7 @@ def ingest(
         shards,
         compressors,
         packing=packing,
+        decode=decode,
         overwrite=overwrite,
         memory_per_task=memory_per_task,
         most_references=references_per_commit,
@@ -305,6 +311,7 @@ def copy_sources(
     job = Job(engine, target, on_progress)
     reached = access or granted_sources(job.context)
     if options is None:
+        _require_as_stored(copying)
         source: CopySource = source_alone(sources, reached)
         return job.run(NativeProducer(source=source, options=copying))
     try:
@@ -443,6 +450,15 @@ def copy_group(
     """Copy a group as `rechunk` does, with all options for the copies in one argument."""
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(engine, target, on_progress)
+    _require_as_stored(copying)
     copy_source = source_of(source, source_group, access or granted_sources(job.context))
     return job.run(NativeProducer(source=copy_source, options=copying))
 
+
+def _require_as_stored(copying: CopyOptions) -> None:
+    if copying.decode:
+        raise InvalidInputError(
+            "a hierarchy or a version is copied as it is stored: only files that are joined are"
+            " decoded, for which options say along which dimensions",
+            ErrorKind.BAD_METADATA,
+        )

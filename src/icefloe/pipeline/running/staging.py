@@ -1,6 +1,6 @@
 """From files to a source of copies: they are parsed, compared, and referred to in a staging area.
 
-    list -> scan -> combine -> check values -> references of each kind of files
+list -> scan -> combine -> check values -> references of each kind of files
 """
 
 import hashlib
