@@ -448,9 +448,9 @@ def copy_group(
     on_progress: OnProgress | None = None,
 ) -> CopyReport:
     """Copy a group as `rechunk` does, with all options for the copies in one argument."""
+    _require_as_stored(copying)
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(engine, target, on_progress)
-    _require_as_stored(copying)
     copy_source = source_of(source, source_group, access or granted_sources(job.context))
     return job.run(NativeProducer(source=copy_source, options=copying))
 
