@@ -5,6 +5,7 @@ from typing import Final
 from bench import (
     pipeline_append,
     pipeline_archive,
+    pipeline_decode,
     pipeline_local,
     pipeline_native,
     pipeline_synthetic,
@@ -17,4 +18,5 @@ GROUPS: Final[dict[str, Group]] = {
     **pipeline_synthetic.GROUPS,
     **pipeline_append.GROUPS,
     **pipeline_native.GROUPS,
+    **pipeline_decode.GROUPS,
 }

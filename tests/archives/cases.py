@@ -70,3 +70,27 @@ class Case:
         """Return the name of its test."""
         text = f"{self.family} {self.title}".lower()
         return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
+COPIED = Refused(
+    r"All files fit as copies of their values \(copy=CopyOptions\.of\(\)\)\.",
+    word="copy the values",
+)
+"""References cannot hold it, copies can."""
+DECODED = Refused(
+    r"unpacked \(copy=CopyOptions\.of\(decode=True\)\)\.", word="copy, with `--decode`"
+)
+
+
+def with_decoding(**combine: Any) -> Refused:
+    """Return the refusal of a copy of values that has to unpack them."""
+    return Refused(
+        r"copy=CopyOptions\.of\(decode=True\)",
+        Options(copy={"decode": True}, combine=combine),
+        word="`--decode`" + "".join(f" `--{name.replace('_', '-')}`" for name in combine),
+    )
+
+
+def without(name: str) -> Refused:
+    """Return the refusal of a variable that can be left out."""
+    return Refused(rf"{name}.*drop=", Options(parse={"drop": (name,)}), word=f"`--drop {name}`")

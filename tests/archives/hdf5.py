@@ -9,7 +9,15 @@ import hdf5plugin
 import numpy as np
 import xarray
 
-from tests.archives.cases import Case, Expected, Options, Write, variables_of
+from tests.archives.cases import (
+    COPIED,
+    Case,
+    Expected,
+    Options,
+    Refused,
+    Write,
+    variables_of,
+)
 from tests.archives.netcdf import numbers
 
 BY_ORDER = Options(combine={"by": "order"})
@@ -55,7 +63,7 @@ def read(paths: Sequence[Path]) -> Expected:
     for path in paths:
         with h5py.File(path) as file:
             for name, found in file.items():
-                if isinstance(found, h5py.Group):
+                if isinstance(found, h5py.Group) or found.shape is None:
                     continue
                 is_text = h5py.check_string_dtype(found.dtype) is not None
                 whole = found.asstr() if is_text and found.dtype.kind == "O" else found
@@ -164,9 +172,37 @@ def empty(file: Any) -> None:
     file.create_dataset("nothing", data=h5py.Empty("f4"))
 
 
+def read_linked(paths: Sequence[Path]) -> Expected:
+    found = dict(read(paths))
+    parts = [xarray.Variable(NO_SCALES, h5py.File(path)["u"][...]) for path in paths]
+    # Nobody joins dimensions without names: those of the first file are taken.
+    return {**found, "u": parts[0]}
+
+
+def odd_scales(folder: Path) -> None:
+    for number in range(2):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            times = np.arange(2 * number, 2 * number + 2)
+            file.create_dataset("time", data=times, chunks=(2,), scaleoffset=0)
+            file.create_dataset("x", data=np.arange(5.0), chunks=(5,), **hdf5plugin.LZ4())
+            file.create_dataset(
+                "t", data=numbers(2, 5, seed=number), chunks=(1, 5), compression="lzf"
+            )
+            for name in ("time", "x"):
+                file[name].make_scale(name)
+            file["t"].dims[0].attach_scale(file["time"])
+            file["t"].dims[1].attach_scale(file["x"])
+
+
 def case(title: str, write: Write, reader: Any = read, **how: Any) -> Case:
     return Case("HDF5", title, how.pop("made_with", "h5py"), write, reader, files="*.h5", **how)
 
+
+NO_SCALES = ("phony_dim_0", "phony_dim_1")
+IN_OTHER_FILES = Refused("a copy.*follow_links=True", word="copy, with `--follow-links`")
+FOLLOWED = Refused(
+    "follow_links=True", Options(parse={"follow_links": True}), word="`--follow-links`"
+)
 
 CASES = (
     case("chunks", with_scales(dataset(chunks=(1, 5)))),
@@ -176,15 +212,23 @@ CASES = (
         "gzip, shuffle and checksum",
         with_scales(dataset(chunks=(1, 5), compression="gzip", shuffle=True, fletcher32=True)),
     ),
-    case("LZF", with_scales(dataset(chunks=(1, 5), compression="lzf"))),
-    case("integers with offset filter", with_scales(dataset("i4", chunks=(1, 5), scaleoffset=0))),
+    case("LZF", with_scales(dataset(chunks=(1, 5), compression="lzf")), virtual=COPIED),
     case(
-        "LZ4", with_scales(dataset(chunks=(1, 5), **hdf5plugin.LZ4())), made_with="h5py, hdf5plugin"
+        "integers with offset filter",
+        with_scales(dataset("i4", chunks=(1, 5), scaleoffset=0)),
+        virtual=COPIED,
+    ),
+    case(
+        "LZ4",
+        with_scales(dataset(chunks=(1, 5), **hdf5plugin.LZ4())),
+        made_with="h5py, hdf5plugin",
+        virtual=COPIED,
     ),
     case(
         "Blosc2",
         with_scales(dataset(chunks=(1, 5), **hdf5plugin.Blosc2())),
         made_with="h5py, hdf5plugin",
+        virtual=COPIED,
     ),
     case(
         "Zstandard",
@@ -195,11 +239,13 @@ CASES = (
         "Bitshuffle",
         with_scales(dataset(chunks=(1, 5), **hdf5plugin.Bitshuffle())),
         made_with="h5py, hdf5plugin",
+        virtual=COPIED,
     ),
     case(
         "ZFP",
         with_scales(dataset(chunks=(2, 5), **hdf5plugin.Zfp(reversible=True))),
         made_with="h5py, hdf5plugin",
+        virtual=COPIED,
     ),
     case("half precision", with_scales(dataset("f2", chunks=(1, 5)))),
     case("complex numbers", with_scales(dataset("c8", chunks=(1, 5)))),
@@ -211,8 +257,9 @@ CASES = (
     ),
     case("a user block of 512 bytes", user_block),
     case("the newest layout of files", newest),
-    case("external links", linked),
-    case("virtual datasets", stitched),
-    case("values in another file", outside),
+    case("external links", linked, read_linked, virtual=IN_OTHER_FILES, native=FOLLOWED),
+    case("virtual datasets", stitched, virtual=IN_OTHER_FILES, native=FOLLOWED),
+    case("values in another file", outside, virtual=IN_OTHER_FILES, native=FOLLOWED),
+    case("coordinates that only HDF5 can read", odd_scales, virtual=COPIED),
     case("a dataset without a shape", with_scales(empty)),
 )

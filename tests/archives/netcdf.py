@@ -9,7 +9,18 @@ import numpy as np
 import xarray
 from numpy.typing import NDArray
 
-from tests.archives.cases import Case, Expected, Options, Write, variables_of
+from tests.archives.cases import (
+    COPIED,
+    DECODED,
+    Case,
+    Expected,
+    Options,
+    Refused,
+    Write,
+    variables_of,
+    with_decoding,
+)
+from tests.archives.cases import without as leaving_out
 
 LATITUDES = np.array([-30.0, 0.0, 30.0])
 LONGITUDES = np.array([0.0, 90.0, 180.0, 270.0])
@@ -375,6 +386,87 @@ def empty_among_others(folder: Path) -> None:
     write_grid(folder / "2.nc", 2)
 
 
+def packed_with_holes(folder: Path) -> None:
+    for number, scale in enumerate((0.01, 0.02)):
+        packed = {"scale_factor": np.float32(scale), "add_offset": np.float32(number)}
+        write_grid(folder / f"{number}.nc", 2 * number, kind="i2", fill_value=-32767, packed=packed)
+        with netCDF4.Dataset(folder / f"{number}.nc", "a") as file:
+            file["t"][1, 1] = np.ma.masked
+
+
+def marked_differently(folder: Path) -> None:
+    for number in range(2):
+        write_grid(folder / f"{number}.nc", 2 * number, kind="i4", fill_value=-number - 1)
+        with netCDF4.Dataset(folder / f"{number}.nc", "a") as file:
+            file["t"][0, 1] = np.ma.masked
+            file["t"].missing_value = np.int32(7)
+            file["t"][0, 2] = 7
+
+
+def signed_differently(folder: Path) -> None:
+    for number, kind in enumerate(("i1", "u1")):
+        write_grid(folder / f"{number}.nc", 2 * number, kind=kind, fill_value=False)
+        with netCDF4.Dataset(folder / f"{number}.nc", "a") as file:
+            file.set_auto_maskandscale(False)
+            file["t"][:] = np.arange(24).reshape(2, 3, 4).astype(kind) * np.array(11, kind)
+            if number == 0:
+                file["t"].setncattr("_Unsigned", "true")
+
+
+def marked_missing_somewhere(folder: Path) -> None:
+    write_grid(folder / "0.nc", 0, extra=marked_missing)
+    write_grid(folder / "1.nc", 2)
+
+
+def read_with_gaps(paths: Sequence[Path]) -> Expected:
+    """Join files along time; what some of them lack is missing there."""
+    datasets = [xarray.open_dataset(path, engine="netcdf4") for path in paths]
+    minimal: Any = {"coords": "minimal", "compat": "override", "join": "override"}
+    fixed = [name for name in datasets[0].data_vars if "time" not in datasets[0][name].dims]
+    along = xarray.concat(
+        [dataset.drop_vars(fixed, errors="ignore") for dataset in datasets], "time", **minimal
+    )
+    return {**variables_of(along), **variables_of(datasets[0][fixed])}
+
+
+def other_order(folder: Path) -> None:
+    for number, order in enumerate(("big", "little")):
+        write_grid(folder / f"{number}.nc", 2 * number, endian=order, chunksizes=(1, 3, 4))
+
+
+def some_chunks(folder: Path) -> None:
+    write_grid(folder / "0.nc", 0, is_record=False, contiguous=True)
+    write_grid(folder / "1.nc", 2, chunksizes=(2, 2, 3), zlib=True)
+
+
+def other_months(folder: Path) -> None:
+    """Write months that agree in hardly anything."""
+    kinds: tuple[tuple[int, dict[str, Any]], ...] = (
+        (31, {"chunksizes": (7, 3, 4), "zlib": True}),
+        (29, {"chunksizes": (10, 2, 4), "zlib": True, "complevel": 9}),
+        (31, {"chunksizes": (7, 3, 4), "zlib": True}),
+        (30, {"fletcher32": True, "chunksizes": (30, 1, 3)}),
+    )
+    start = 0
+    for number, (steps, how) in enumerate(kinds):
+        write_grid(folder / f"{number}.nc", start, steps, units="days since 2000-01-01", **how)
+        start += steps
+
+
+def other_tiles(folder: Path) -> None:
+    for column, latitudes in enumerate((LATITUDES - 90, LATITUDES)):
+        for row in range(2):
+            write_grid(
+                folder / f"{row}{column}.nc",
+                3 * row,
+                3,
+                latitudes=latitudes,
+                fill_value=np.nan,
+                chunksizes=(2, 2, 1 + column),
+                zlib=bool(row),
+            )
+
+
 def never_written(file: netCDF4.Dataset) -> None:
     field = file.createVariable("sparse", "f4", ("time", "lat", "lon"), chunksizes=(1, 3, 4))
     field[1] = numbers(3, 4)
@@ -383,6 +475,14 @@ def never_written(file: netCDF4.Dataset) -> None:
 def big(**how: Any) -> Write:
     return two_files(endian="big", chunksizes=(1, 3, 4), **how)
 
+
+TOLERANT = Refused(
+    "tolerance=", Options(combine={"tolerance": {"lat": 2e-9}}), word="`--tolerance`"
+)
+GAPS = Refused(
+    "fill_missing=True", Options(combine={"fill_missing": True}), word="`--fill-missing`"
+)
+IN_ORDER = Refused("by='order'", Options(combine={"by": "order"}), word="`--in-order`")
 
 CASES = (
     case("classic (CDF-1)", two_files(form="NETCDF3_CLASSIC"), family="netCDF-3"),
@@ -421,7 +521,7 @@ CASES = (
     case("zlib", two_files(chunksizes=(1, 3, 4), compression="zlib", shuffle=False)),
     case("zlib and shuffle", two_files(chunksizes=(1, 3, 4), compression="zlib")),
     case("checksums (Fletcher-32)", two_files(chunksizes=(1, 3, 4), fletcher32=True)),
-    case("szip", two_files(chunksizes=(1, 3, 4), compression="szip")),
+    case("szip", two_files(chunksizes=(1, 3, 4), compression="szip"), virtual=COPIED),
     case("Zstandard", two_files(chunksizes=(1, 3, 4), compression="zstd")),
     case("bzip2", two_files(chunksizes=(1, 3, 4), compression="bzip2")),
     case(
@@ -452,8 +552,20 @@ CASES = (
     case("characters", two_files(extra=characters)),
     case("characters with an encoding", two_files(extra=encoded_characters)),
     case("enumeration", two_files(extra=enumeration)),
-    case("compound type", two_files(extra=compound), without("wind")),
-    case("variable-length type", two_files(extra=ragged), without("profile")),
+    case(
+        "compound type",
+        two_files(extra=compound),
+        without("wind"),
+        virtual=leaving_out("wind"),
+        native=leaving_out("wind"),
+    ),
+    case(
+        "variable-length type",
+        two_files(extra=ragged),
+        without("profile"),
+        virtual=leaving_out("profile"),
+        native=leaving_out("profile"),
+    ),
     case("groups", lambda folder: write_grid(folder / "0.nc", extra=inner_groups), read_groups),
     case("names with accents, spaces and signs", two_files(extra=names_of_all_kinds)),
     case("bounds of times", two_files(extra=bounds)),
@@ -469,13 +581,58 @@ CASES = (
     case("times in other units in each file", finer_units),
     case("days by month, not compressed", months(10)),
     case("days by month, chunks of a day", months(1, zlib=True)),
-    case("days by month, chunks of a month", months(31, zlib=True)),
-    case("days by month, chunks of 10 days", months(10, zlib=True)),
+    case("days by month, chunks of a month", months(31, zlib=True), virtual=COPIED),
+    case("days by month, chunks of 10 days", months(10, zlib=True), virtual=COPIED),
     case("days by year, a chunk for 366 and for 365", months(366, (366, 365), zlib=True)),
     case("days by year, chunks of 73", months(73, (365, 365), zlib=True)),
-    case("packed differently in each file", packed_differently),
-    case("coordinates that differ by rounding", rounded, read_in_order),
-    case("variables missing in some files", something_missing),
+    case(
+        "packed differently in each file",
+        packed_differently,
+        virtual=DECODED,
+        native=with_decoding(),
+    ),
+    case(
+        "packed as numbers of 4 bytes, with missing values",
+        packed_with_holes,
+        virtual=DECODED,
+        native=with_decoding(),
+    ),
+    case(
+        "missing values marked differently",
+        marked_differently,
+        virtual=DECODED,
+        native=with_decoding(),
+    ),
+    case(
+        "bytes with and without a sign",
+        signed_differently,
+        virtual=DECODED,
+        native=with_decoding(),
+    ),
+    case(
+        "coordinates that differ by rounding",
+        rounded,
+        read_in_order,
+        virtual=TOLERANT,
+        native=TOLERANT,
+    ),
+    case(
+        "variables missing in some files",
+        something_missing,
+        read_with_gaps,
+        virtual=Refused(
+            r"unpacked \(copy=CopyOptions.of\(decode=True\)\), .*\(fill_missing=True\)",
+            word="copy, with `--decode` `--fill-missing`",
+        ),
+        native=with_decoding(fill_missing=True),
+    ),
+    case(
+        "variables missing in some files, which know missing values",
+        marked_missing_somewhere,
+        read_with_gaps,
+        virtual=GAPS,
+        native=GAPS,
+    ),
     case("each variable in files of its own", variables_apart),
     case("tiles of time and latitude", tiles, options=Options(("time", "lat"))),
     case("tiles, of which one is missing", hole_among_tiles, options=Options(("time", "lat"))),
@@ -486,11 +643,20 @@ CASES = (
         options=Options(combine={"by": "order"}),
     ),
     case("one time in each file, without a dimension", scalar_times, read_scalar_times),
-    case("types that differ", other_kinds),
-    case("compression that differs", other_codecs),
-    case("chunks that differ", other_chunks),
+    case("types that differ", other_kinds, virtual=DECODED, native=with_decoding()),
+    case("compression that differs", other_codecs, virtual=COPIED),
+    case("chunks that differ", other_chunks, virtual=COPIED),
+    case("order of bytes that differs", other_order, virtual=COPIED),
+    case("chunks in some files, none in others", some_chunks, virtual=COPIED),
+    case("chunks and compression that differ in months", other_months, virtual=COPIED),
+    case(
+        "tiles of other chunks",
+        other_tiles,
+        options=Options(("time", "lat")),
+        virtual=COPIED,
+    ),
     case("attributes that differ", other_attributes),
-    case("times that overlap", twice, read_in_order),
+    case("times that overlap", twice, read_in_order, virtual=IN_ORDER, native=IN_ORDER),
     case("a file without any time", empty_among_others, read_in_order),
     case(
         "one variable left out",

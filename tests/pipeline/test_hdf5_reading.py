@@ -18,7 +18,7 @@ from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.describing import FileContent, ParsedFile, RawArray
 from icefloe.pipeline.files.facts import canonical_json
-from icefloe.pipeline.files.hdf5 import UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import UnusualError, describe_hdf5, read_hdf5
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file, references_of
 from icefloe.pipeline.files.references import read_values
@@ -223,11 +223,15 @@ def test_data_in_other_files_is_refused_and_not_looked_for(tmp_path: Path) -> No
     assert "in other files" in refused(tmp_path / "joined.h5")
 
 
-def test_chunks_that_a_filter_left_as_they_were_are_refused(tmp_path: Path) -> None:
+def test_chunks_that_a_filter_left_as_they_were_are_not_referred_to(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         made = file.create_dataset("t", (4,), "i4", chunks=(4,), compression=1)
         made.id.write_direct_chunk((0,), np.arange(4, dtype="<i4").tobytes(), filter_mask=1)
-    assert "without some filter" in refused(tmp_path / "a.h5")
+    content = describe_hdf5(str(tmp_path / "a.h5"), URL)
+    assert "without some filter" in content.unreferenced["t"]
+    assert not len(content.arrays["t"].references)
+    parsed = parse_file((tmp_path / "a.h5").as_uri(), ParseOptions(("phony_dim_0",)))
+    assert set(parsed.facts.unreferenced) == {"t"}
 
 
 def test_a_group_within_itself_is_refused(tmp_path: Path) -> None:

@@ -146,6 +146,14 @@ OverviewsOption = Annotated[
 ]
 
 
+FillMissingOption = Annotated[
+    bool,
+    typer.Option(
+        "--fill-missing", help="Let variables that some files lack be missing there, as gaps."
+    ),
+]
+
+
 def ingest_virtual(
     context: typer.Context,
     sources: SourcesArgument,
@@ -165,6 +173,7 @@ def ingest_virtual(
     rename: RenameOption = None,
     source_group: SourceGroupOption = None,
     overviews: OverviewsOption = False,
+    fill_missing: FillMissingOption = False,
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -209,6 +218,7 @@ def ingest_virtual(
         rename=rename,
         source_group=source_group,
         overviews=overviews,
+        fill_missing=fill_missing,
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
@@ -317,8 +327,10 @@ def file_options(
     rename: Sequence[str] | None,
     source_group: str | None,
     overviews: bool,
+    fill_missing: bool,
     skip_misfits: bool,
     check_values: str,
+    follow_links: bool = False,
 ) -> tuple[CombineOptions, ParseOptions]:
     """Return how files are parsed and put together."""
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
@@ -336,12 +348,14 @@ def file_options(
             for name, text in _pairs(tolerance, "--tolerance", "NAME=NUMBER").items()
         },
         take_first=tuple(take_first or ()),
+        fill_missing=fill_missing,
     )
     parse = ParseOptions(
         options.concat,
         group=source_group,
         drop=tuple(drop or ()),
         overviews=overviews,
+        follow_links=follow_links,
         variables=tuple(name for text in variables or () for name in text.split(",") if name),
         rename=_pairs(rename, "--rename", "OLD=NEW"),
         from_name=from_name,
@@ -503,7 +517,8 @@ def for_shell(report: Report) -> Report:
 
     misfits = (replace(m, message=in_shell_words(m.message)) for m in report.misfits)
     notes = map(in_shell_words, report.notes)
-    return replace(report, misfits=tuple(misfits), notes=tuple(notes))
+    remedy = in_shell_words(report.remedy)
+    return replace(report, misfits=tuple(misfits), notes=tuple(notes), remedy=remedy)
 
 
 def show_misfits(report: Report) -> None:
@@ -513,6 +528,8 @@ def show_misfits(report: Report) -> None:
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         echo(f"... and {len(rows) - _MOST_ROWS} more")
+    if report.remedy:
+        echo(f"{report.remedy}.")
 
 
 def show_notes(report: Report) -> None:

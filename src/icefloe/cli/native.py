@@ -22,6 +22,7 @@ from icefloe.cli.ingest import (
     CoordinateOption,
     DropOption,
     EngineOption,
+    FillMissingOption,
     FromNameOption,
     GapsOption,
     GroupOption,
@@ -67,6 +68,22 @@ MemoryOption = Annotated[
     str, typer.Option(help="The memory of a task, without Python itself: 256M, 2G…")
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace arrays that exist.")]
+DecodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--decode",
+        help="Unpack numbers: scaled, shifted, NaN where they are missing. Then files may be packed"
+        " differently, and their types may differ.",
+    ),
+]
+FollowLinksOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Copy data that HDF5 files keep in other files. Links can name any file of this"
+        " machine: only for files that you trust.",
+    ),
+]
 PackOption = Annotated[bool, typer.Option("--pack", help="Pack small chunks into shared objects.")]
 
 
@@ -99,6 +116,9 @@ def ingest_native(
     rename: RenameOption = None,
     source_group: SourceGroupOption = None,
     overviews: OverviewsOption = False,
+    fill_missing: FillMissingOption = False,
+    follow_links: FollowLinksOption = False,
+    decode: DecodeOption = False,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
     codec: CodecOption = "zstd",
@@ -125,7 +145,9 @@ def ingest_native(
     """
     from icefloe.jobs import ingest
 
-    how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
+    how = _options(
+        chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite, decode=decode
+    )
     options, parse = file_options(
         concat or [],
         in_order=in_order,
@@ -141,6 +163,8 @@ def ingest_native(
         rename=rename,
         source_group=source_group,
         overviews=overviews,
+        fill_missing=fill_missing,
+        follow_links=follow_links,
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
@@ -273,6 +297,7 @@ def _options(
     *,
     packing: bool,
     overwrite: bool,
+    decode: bool = False,
 ) -> "CopyOptions":
     from icefloe.pipeline.copying.layouts import CopyOptions
 
@@ -282,6 +307,7 @@ def _options(
         _compressors(codec, level),
         packing=packing,
         overwrite=overwrite,
+        decode=decode,
         memory_per_task=parse_memory(memory),
     )
 

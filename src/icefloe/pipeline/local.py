@@ -16,7 +16,8 @@ from icefloe.pipeline.checking.values import (
     require_same_values,
 )
 from icefloe.pipeline.combining.combine import Combined, combine
-from icefloe.pipeline.combining.report import MisfitsError, Report
+from icefloe.pipeline.combining.remedies import misfits_error
+from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.files.containers import not_covered
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
@@ -85,7 +86,7 @@ def virtualize_locally(
     existing = read_existing(store, group, options) if append else None
     combined = combine(facts, options, existing)
     if combined.report.misfits and options.on_misfit == "fail":
-        raise MisfitsError(combined.report)
+        raise misfits_error(combined.report, facts, options, existing)
     if not combined.files:
         return combined.report
     report = _check_values(combined, facts, parsed, options, how, reached)

@@ -1,7 +1,8 @@
 """Combine the facts of all files into one dataset: the position of each file, and all misfits."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,16 @@ from icefloe.pipeline.combining.consensus import (
     common_attributes,
     find_families,
 )
+from icefloe.pipeline.combining.copied import CopyRules, as_copied, decoding_of
 from icefloe.pipeline.combining.dimensions import require_dimensions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
+from icefloe.pipeline.files.decoding import (
+    DECODED_ATTRIBUTES,
+    is_number,
+    missing_marker,
+    with_missing,
+)
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
     PARENT_UNITS,
@@ -200,6 +208,8 @@ class Combined(Record):
     """By dimension, in the whole dataset."""
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
+    lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By path, the numbers of the files of its family that do not have the array."""
 
     def placed_file(self, row: int, facts: Sequence[FileFacts]) -> PlacedFile:
         """Return a file by its row in `files`."""
@@ -209,14 +219,19 @@ class Combined(Record):
 
     def donor(self, array: TargetArray) -> int | None:
         """Name the file that an array comes from; None for one to which all files add."""
-        return None if array.growing else self.files[self.families.index(array.family)]
+        return None if array.growing else self.files[self.rows_of(array)[0]]
 
     def rows_of(self, array: TargetArray) -> list[int]:
         """Return the rows in `files` of those that add to an array.
 
         Of files at the same place, along the dimensions that the array has, only the first.
         """
-        rows = [row for row, family in enumerate(self.families) if family == array.family]
+        lacking = self.lacking.get(array.path, frozenset())
+        rows = [
+            row
+            for row, (number, family) in enumerate(zip(self.files, self.families, strict=True))
+            if family == array.family and number not in lacking
+        ]
         if len(array.growing) == len(self.starts):
             return rows
         first: dict[tuple[int, ...], int] = {}
@@ -227,30 +242,39 @@ class Combined(Record):
 
     def givers(self, array: TargetArray) -> frozenset[int] | None:
         """Return the numbers of the files that add to an array; None for all of its family."""
-        if len(array.growing) == len(self.starts):
+        if len(array.growing) == len(self.starts) and array.path not in self.lacking:
             return None
         return frozenset(self.files[row] for row in self.rows_of(array))
 
 
 def combine(
-    files: Sequence[FileFacts], options: CombineOptions, existing: Existing | None = None
+    files: Sequence[FileFacts],
+    options: CombineOptions,
+    existing: Existing | None = None,
+    copies: CopyRules | None = None,
 ) -> Combined:
-    """Work out how files make one dataset.
+    """Work out how files make one dataset: of references to them, or of copies of their values.
 
     With `on_misfit="skip"` the outcome leaves out files that do not fit; otherwise there is an
     outcome only if `report.misfits` is empty.
     """
     require_dimensions(files, options)
-    problems = [
-        Misfit(file.url, file.problem.kind, file.problem.message)
-        for file in files
-        if file.problem is not None
-    ]
+    stored = files
+    files = files if copies is None else as_copied(files, copies)
+    problems = _problems(files, copies)
     families = find_families(
-        files, *(() if existing is None else (existing.schema, existing.values.keys()))
+        files,
+        *(() if existing is None else (existing.schema, existing.values.keys())),
+        fill_missing=options.fill_missing,
     )
-    misfits = [*problems, *families.misfits]
-    left = [number for number, family in enumerate(families.of_file) if family >= 0]
+    empty = _without_steps(files, problems)
+    gone = {files[number].url for number in empty}
+    misfits = [*problems.values(), *(it for it in families.misfits if it.url not in gone)]
+    left = [
+        number
+        for number, family in enumerate(families.of_file)
+        if family >= 0 and number not in problems and number not in empty
+    ]
     grids = check_grids(files, left, options, Grid() if existing is None else existing.grid)
     misfits += grids.misfits.values()
     left = [number for number in left if number not in grids.misfits]
@@ -260,7 +284,9 @@ def combine(
         left = [number for number in left if number not in refused]
         placed = placed.only(left)
         used = families.only(left)
-        refused |= _unaligned(files, used, placed, existing)
+        if copies is None:
+            refused |= _unaligned(files, used, placed, existing)
+        refused |= _unfillable(files, used, placed, copies)
         misfits += refused.values()
         if not refused or options.on_misfit == "fail":
             break
@@ -268,6 +294,7 @@ def combine(
     common = common_attributes([files[number] for number in left], options.attributes)
     misfits += common.misfits
     notes = (
+        *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),
         *grids.notes,
         *common.notes,
         *_notes_of_parsers([files[number] for number in left]),
@@ -283,7 +310,13 @@ def combine(
     for path, values in common.promoted.items():
         native[path] = promoted_runs(path, values, files, placed, options)
     arrays = [
-        _target(files, used, placed, path, common.attributes.get(path, {}), native, existing)
+        _target(
+            stored, files, used, placed, path, common.attributes.get(path, {}), native, existing
+        )
+        if copies is None or path in native
+        else _copied_target(
+            stored, files, used, placed, path, common.attributes.get(path, {}), copies
+        )
         for path in used.paths
     ]
     arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
@@ -301,7 +334,90 @@ def combine(
         starts=placed.starts,
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
+        lacking=_lacking(files, used, placed),
     )
+
+
+def _problems(files: Sequence[FileFacts], copies: CopyRules | None) -> dict[int, Misfit]:
+    """Find files that could not be parsed, or whose chunks nobody can refer to."""
+    problems: dict[int, Misfit] = {}
+    for number, file in enumerate(files):
+        if file.problem is not None:
+            problems[number] = Misfit(file.url, file.problem.kind, file.problem.message)
+        elif file.unreferenced and copies is None:
+            path, reason = next(iter(file.unreferenced.items()))
+            text = f"{path} cannot be referred to: {reason}. Leave it out (drop=...)"
+            problems[number] = Misfit(file.url, Kind.UNSUPPORTED, text, path)
+    return problems
+
+
+def _without_steps(files: Sequence[FileFacts], problems: Collection[int]) -> set[int]:
+    """Find files that add nothing along a dimension, if others do."""
+    lengths = {
+        number: file.lengths
+        for number, file in enumerate(files)
+        if file.schema is not None and number not in problems
+    }
+    empty = {number for number, of_file in lengths.items() if not all(of_file.values())}
+    return empty if len(empty) < len(lengths) else set()
+
+
+def _holders(
+    files: Sequence[FileFacts], families: Families, placed: PlacedFiles, path: str
+) -> tuple[int, ArraySchema, list[int]]:
+    """Return the family of an array, its schema, and the numbers of the files that have it."""
+    family, schema = families.array(path)
+    return (
+        family,
+        schema,
+        [
+            number
+            for number in placed.files
+            if families.of_file[number] == family and _has(files[number], path)
+        ],
+    )
+
+
+def _has(file: FileFacts, path: str) -> bool:
+    return file.schema is not None and path in file.schema.by_path
+
+
+def _lacking(
+    files: Sequence[FileFacts], families: Families, placed: PlacedFiles
+) -> dict[str, frozenset[int]]:
+    lacking = {}
+    for path in families.paths:
+        family, _, holders = _holders(files, families, placed, path)
+        of_family = {number for number in placed.files if families.of_file[number] == family}
+        if len(holders) < len(of_family):
+            lacking[path] = frozenset(of_family.difference(holders))
+    return lacking
+
+
+def _unfillable(
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    copies: CopyRules | None,
+) -> dict[int, Misfit]:
+    """Find files that lack an array whose values cannot be marked as missing."""
+    misfits: dict[int, Misfit] = {}
+    for path, numbers in _lacking(files, families, placed).items():
+        _, schema = families.array(path)
+        if not _growing(schema, placed):
+            continue
+        marker = missing_marker(schema.data_type, schema.encoding)
+        if marker is None and copies is not None and copies.decode and is_number(schema.data_type):
+            continue
+        _, _, holders = _holders(files, families, placed, path)
+        is_written = copies is not None or _is_native(files, holders, schema)
+        if marker is not None and (is_written or marker == schema.fill_value):
+            continue
+        text = f"{path} is missing, and nothing marks its values as missing"
+        for number in numbers:
+            misfit = Misfit(files[number].url, Kind.MISSING_VARIABLE, text, path)
+            misfits.setdefault(number, misfit)
+    return misfits
 
 
 def existing_axes(
@@ -330,8 +446,7 @@ def _unaligned(
     """Find files that would not begin and end with a chunk."""
     misfits: dict[int, Misfit] = {}
     for path in families.paths:
-        family, schema = families.array(path)
-        numbers = [number for number in placed.files if families.of_file[number] == family]
+        _, schema, numbers = _holders(files, families, placed, path)
         if not numbers or _is_native(files, numbers, schema):
             continue
         for axis, name in _growing(schema, placed):
@@ -353,7 +468,7 @@ def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misf
         file.url,
         Kind.UNALIGNED,
         f"{path}: {file.lengths[name]} steps along {name!r} do not fill chunks of {chunk},"
-        " so what follows would lie across chunks: ingest it natively, or in a group of its own",
+        " so what follows would lie across chunks",
         path,
     )
 
@@ -407,9 +522,8 @@ def _native_values(
 ) -> dict[str, list[tuple[int, NDArray[Any]]]]:
     native: dict[str, list[tuple[int, NDArray[Any]]]] = {}
     for path in families.paths:
-        family, schema = families.array(path)
-        numbers = [number for number in placed.files if families.of_file[number] == family]
-        if not _is_native(files, numbers, schema):
+        _, schema, numbers = _holders(files, families, placed, path)
+        if not numbers or not _is_native(files, numbers, schema):
             continue
         [(_, name), *_] = _growing(schema, placed)
         target = _units_of(files, numbers, path, existing)
@@ -444,6 +558,7 @@ def _in_units(loaded: LoadedValues, target: LoadedValues) -> NDArray[Any]:
 
 
 def _target(
+    stored: Sequence[FileFacts],
     files: Sequence[FileFacts],
     families: Families,
     placed: PlacedFiles,
@@ -452,18 +567,11 @@ def _target(
     native: Mapping[str, list[tuple[int, NDArray[Any]]]],
     existing: Existing | None,
 ) -> TargetArray:
-    family, schema = families.array(path)
-    numbers = [number for number in placed.files if families.of_file[number] == family]
+    family, schema, numbers = _holders(files, families, placed, path)
     growing = _growing(schema, placed)
     axes = dict(growing)
-    shape = tuple(
-        placed.lengths[axes[axis]] if axis in axes else length
-        for axis, length in enumerate(schema.shape)
-    )
-    all_attributes = {
-        **attributes,
-        **{name: setting for name, setting in schema.encoding.items() if name != PARENT_UNITS},
-    }
+    shape = _shape(schema, placed)
+    all_attributes = _all_attributes(schema, attributes)
     if path in native:
         loaded = _units_of(files, numbers, path, existing)
         if not loaded.inherits:
@@ -472,6 +580,9 @@ def _target(
                 for name, setting in (("units", loaded.units), ("calendar", loaded.calendar))
                 if setting is not None
             }
+        lacks = len(numbers) < _family_size(families, placed, family)
+        original = _stored_schema(stored[numbers[0]], path)
+        schema = _fillable(schema, original.fill_value, original.data_type, lacks=lacks)
         return TargetArray(
             path,
             native_metadata(schema, shape, all_attributes),
@@ -487,3 +598,93 @@ def _target(
     )
     metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
     return TargetArray(path, metadata, growing, is_native=False, family=family)
+
+
+def _shape(schema: ArraySchema, placed: PlacedFiles) -> tuple[int, ...]:
+    axes = dict(_growing(schema, placed))
+    return tuple(
+        placed.lengths[axes[axis]] if axis in axes else length
+        for axis, length in enumerate(schema.shape)
+    )
+
+
+def _all_attributes(schema: ArraySchema, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    encoding = {name: it for name, it in schema.encoding.items() if name != PARENT_UNITS}
+    return {**attributes, **encoding}
+
+
+def _copied_target(
+    stored: Sequence[FileFacts],
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    path: str,
+    attributes: Mapping[str, Any],
+    rules: CopyRules,
+) -> TargetArray:
+    """Describe an array whose values are copied; chunks are those that most files have."""
+    family, schema, numbers = _holders(files, families, placed, path)
+    originals = [_stored_schema(stored[number], path) for number in numbers]
+    settings = _all_attributes(schema, attributes)
+    is_decoded = any(decoding_of(array, rules) is not None for array in originals)
+    if is_decoded:
+        settings = {name: it for name, it in settings.items() if name not in DECODED_ATTRIBUTES}
+    described = _fillable(
+        replace(schema, encoding=settings),
+        originals[0].fill_value,
+        None if is_decoded else originals[0].data_type,
+        lacks=len(numbers) < _family_size(families, placed, family),
+    )
+    shape = _shape(schema, placed)
+    usual = _usual_chunks(stored, numbers, originals)
+    chunks = tuple(max(1, min(chunk, length)) for chunk, length in zip(usual, shape, strict=True))
+    metadata = array_metadata(
+        described, shape, chunks, copied_codecs(described.data_type), settings
+    )
+    return TargetArray(path, metadata, _growing(schema, placed), is_native=False, family=family)
+
+
+def _family_size(families: Families, placed: PlacedFiles, family: int) -> int:
+    return sum(families.of_file[number] == family for number in placed.files)
+
+
+def _fillable(schema: ArraySchema, fill: Any, stored_type: Any, *, lacks: bool) -> ArraySchema:
+    """Return a schema with the fill value of what is written anew.
+
+    It is that of the files if their type stays and none of them lacks the array; else it stands
+    for missing values. Numbers that cannot be missing become those that can.
+    """
+    data_type = schema.data_type
+    if lacks or data_type != stored_type:
+        fill = missing_marker(data_type, schema.encoding)
+    if fill is None and lacks:
+        data_type = with_missing(np.dtype(data_type)).name
+        fill = missing_marker(data_type, {})
+    usual = "" if data_type == "string" else 0
+    return replace(schema, data_type=data_type, fill_value=usual if fill is None else fill)
+
+
+def _stored_schema(file: FileFacts, path: str) -> ArraySchema:
+    assert file.schema is not None, "files with problems are not used"
+    return file.schema.by_path[path]
+
+
+def _usual_chunks(
+    stored: Sequence[FileFacts], numbers: Sequence[int], originals: Sequence[ArraySchema]
+) -> tuple[int, ...]:
+    """Return the chunk shape that most files have."""
+    found = Counter(
+        tuple(
+            stored[number].chunks[array.path] if chunk == ANY_CHUNK else chunk
+            for chunk in array.chunks
+        )
+        for number, array in zip(numbers, originals, strict=True)
+    )
+    return found.most_common(1)[0][0]
+
+
+def copied_codecs(data_type: Any) -> list[Any]:
+    """Return codecs that a description of values needs; nothing is stored with them."""
+    if data_type == "string":
+        return [{"name": "vlen-utf8", "configuration": {}}]
+    return [{"name": "bytes", "configuration": {"endian": "little"}}]

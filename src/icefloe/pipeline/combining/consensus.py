@@ -69,11 +69,14 @@ def find_families(
     files: Sequence[FileFacts],
     existing: DatasetSchema | None = None,
     native: Collection[str] = (),
+    *,
+    fill_missing: bool = False,
 ) -> Families:
     """Sort files into families; report those that differ from what most of theirs have.
 
     `existing` is what is in the repository already; it decides instead of the majority. Of its
-    arrays those that are `native` were not stored as files have them.
+    arrays those that are `native` were not stored as files have them. With `fill_missing` files
+    of a family may lack arrays.
     """
     counts = Counter(file.schema.digest for file in files if file.schema is not None)
     schemas = {file.schema.digest: file.schema for file in files if file.schema is not None}
@@ -92,7 +95,13 @@ def find_families(
         else:
             family = sharing.index(max(sharing))
             family_of[digest] = family
-            differences[digest] = misfits(expected[family], schema)
+            if fill_missing:
+                expected[family] = _with_arrays_of(expected[family], schema, existing, native)
+            differences[digest] = [
+                difference
+                for difference in misfits(expected[family], schema)
+                if not (fill_missing and difference.kind is Kind.MISSING_VARIABLE)
+            ]
     reported = [
         Misfit(file.url, difference.kind, _message(difference), difference.path)
         for file in files
@@ -106,6 +115,18 @@ def find_families(
         for file in files
     )
     return Families(tuple(expected), numbers, tuple(reported))
+
+
+def _with_arrays_of(
+    expected: DatasetSchema,
+    schema: DatasetSchema,
+    existing: DatasetSchema | None,
+    native: Collection[str],
+) -> DatasetSchema:
+    """Add the arrays that only this schema has."""
+    found = schema if existing is None else _as_existing(existing, schema, native)
+    more = [array for array in found.arrays if array.path not in expected.by_path]
+    return DatasetSchema.of([*expected.arrays, *more])
 
 
 def _as_existing(
@@ -161,7 +182,7 @@ def _message(difference: Difference) -> str:
             return f"{difference.path} is missing; leave it out of all files with drop=({name!r},)"
         case Kind.EXTRA_VARIABLE:
             name = node_name(difference.path)
-            return f"{difference.path} is in no other file; leave it out with drop=({name!r},)"
+            return f"{difference.path} is not in most files; leave it out with drop=({name!r},)"
         case _:
             return f"{difference.path}: {difference.found} instead of {difference.expected}"
 

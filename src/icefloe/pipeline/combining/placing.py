@@ -498,7 +498,9 @@ def _unlike(
 
 def _misfit(file: FileFacts, refusal: Refusal, name: str, against: str | None) -> Misfit:
     text = f"along {name!r} {refusal.message}"
-    return Misfit(file.url, refusal.kind, text if against is None else f"{text} {against}")
+    if against is not None:
+        text += f" {against}: leave one of them out, or join files in the order given (by='order')"
+    return Misfit(file.url, refusal.kind, text)
 
 
 def _duplicates(

@@ -168,6 +168,8 @@ class Report(JsonReady, Record):
     """What was settled without asking, such as attributes that differ and were left out."""
     checked: CheckedValues | None = None
     """What was compared with independent readers; None if that was not asked for."""
+    remedy: str = ""
+    """What would let files fit that do not; empty if nothing does."""
 
     def counts(self) -> dict[str, int]:
         """Count misfits by kind.
@@ -253,7 +255,9 @@ class MisfitsError(SourceError):
         first = report.misfits[0].url if report.misfits else ""
         unfit = f"{len(report.by_file())} of {counted(report.files, 'file does', 'files do')}"
         head = f"{unfit} not fit, and nothing was written"
-        advice = "Mend or remove them, or leave them out with on_misfit='skip'"
+        remedy = f"{report.remedy}. Or" if report.remedy else ""
+        mend = "mend or remove them, or leave them out with on_misfit='skip'"
+        advice = f"{remedy} {mend}" if remedy else mend.capitalize()
         super().__init__(f"{head}:\n{report.table(20)}\n{advice}", url=first)
         self.report = report
         self.in_short = f"{head}. {advice}"

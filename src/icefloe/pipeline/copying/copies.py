@@ -5,7 +5,7 @@ import hashlib
 import json
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from icefloe.pipeline.copying.layouts import (
     choose_layout,
     values_bytes,
 )
-from icefloe.pipeline.copying.origins import CopySource
+from icefloe.pipeline.copying.origins import CopySource, Needs
 from icefloe.pipeline.copying.transfer import ArrayCopy
 from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
 from icefloe.pipeline.writing.dataset import find_document, get_document, make_groups
@@ -47,13 +47,16 @@ class ArrayToCopy(Record, eq=False):
     source: "zarr.Array[Any]"
     about: SourceArray
     layout: ArrayLayout
+    needs: Needs = Needs()
 
     @property
     def shape(self) -> CopyShape:
         """Return the shape that planning needs."""
-        about = self.about
+        about, needs = self.about, self.needs
+        item_bytes = about.item_bytes + needs.value_bytes
         shards = about.item_bytes * prod(about.shards) if about.shards else 0
-        return CopyShape(about.shape, about.item_bytes, about.chunks, self.layout.objects, shards)
+        largest = max(shards, needs.object_bytes)
+        return CopyShape(about.shape, item_bytes, about.chunks, self.layout.objects, largest)
 
 
 class GroupToCopy(Record, eq=False):
@@ -85,11 +88,17 @@ class GroupToCopy(Record, eq=False):
 
 def find_arrays(source: CopySource, options: LayoutOptions) -> GroupToCopy:
     """Look at everything in a group, and choose the layouts of the copies."""
-    return arrays_below(source.group(), options, holds_records=source.holds_records)
+    return arrays_below(
+        source.group(), options, holds_records=source.holds_records, needs=source.needs
+    )
 
 
 def arrays_below(
-    root: zarr.Group, options: LayoutOptions, *, holds_records: bool = False
+    root: zarr.Group,
+    options: LayoutOptions,
+    *,
+    holds_records: bool = False,
+    needs: Callable[[str], Needs] = lambda _: Needs(),
 ) -> GroupToCopy:
     """Look at everything below a group that is open."""
     attributes: dict[str, Mapping[str, Any]] = {"": root.attrs.asdict()}
@@ -104,7 +113,10 @@ def arrays_below(
     if not arrays:
         raise InvalidInputError("there is no array to copy", ErrorKind.NOT_AN_ARRAY)
     check_dimensions((about for _, about in arrays), options)
-    chosen = (ArrayToCopy(node, about, choose_layout(about, options)) for node, about in arrays)
+    chosen = (
+        ArrayToCopy(node, about, choose_layout(about, options), needs(about.path))
+        for node, about in arrays
+    )
     return GroupToCopy(attributes, tuple(chosen))
 
 

@@ -62,6 +62,10 @@ class CopyOptions(Record):
     packing: PackingOptions | None = None
     overwrite: bool = False
     most_references: int = REFERENCES_PER_COMMIT
+    decode: bool = False
+    """Whether numbers of files are unpacked to what they mean, by the conventions of CF: scaled,
+    shifted, NaN where they are missing. Then files may be packed differently, and their types may
+    differ."""
 
     def __post_init__(self) -> None:
         if self.memory_per_task < 1:
@@ -78,12 +82,13 @@ class CopyOptions(Record):
         compressors: Any = "auto",
         *,
         packing: PackingOptions | bool = False,
+        decode: bool = False,
         **others: Any,
     ) -> Self:
         """Return the options that users gave."""
         packs = PackingOptions() if packing is True else packing or None
         layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
-        return cls(layout, packing=packs, **others)
+        return cls(layout, packing=packs, decode=decode, **others)
 
     def limits(self, cores: int, *, is_near: bool) -> "Limits":
         """Return the limits of plans; "near" means that no network is in between."""

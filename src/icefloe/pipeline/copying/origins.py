@@ -1,9 +1,10 @@
 """Sources of copies: a version of a repository, any Zarr hierarchy, or files.
 
-All of them travel to workers, and open their clients there. Files are first virtualised, in a
+All of them travel to workers, and open their clients there. References to files are kept in a
 staging repository that lives as long as the job. It lies in the storage of the target, where
 neither readers nor garbage collection look. It refers to the files in the way that the job reaches
-them: no containers are needed, and no version of the target ever refers to them.
+them: no containers are needed, and no version of the target ever refers to them. `joined` makes a
+dataset of it.
 """
 
 from os import PathLike
@@ -33,6 +34,15 @@ from icefloe.virtual_chunks.resolve import normalise_all
 from icefloe.zarr_store import IcechunkStore
 
 
+class Needs(Record):
+    """The memory that reading an array takes, besides that of its values."""
+
+    value_bytes: int = 0
+    """For each value of a region, where what is read is not yet what is copied."""
+    object_bytes: int = 0
+    """Of the largest chunk, where not all are of one size."""
+
+
 class CopySource(Protocol):
     """A group whose arrays can be read, on the driver and on workers."""
 
@@ -55,8 +65,12 @@ class CopySource(Protocol):
         """Open it for looking around."""
         ...
 
-    def array(self, path: str) -> "zarr.Array[Any]":
-        """Open an array for reading, from threads that block."""
+    def array(self, path: str) -> Any:
+        """Open an array for reading boxes of it, from threads that block."""
+        ...
+
+    def needs(self, path: str) -> Needs:
+        """Return what reading an array takes besides its values."""
         ...
 
 
@@ -102,6 +116,10 @@ class RepositorySource(Record):
         store._supports_sync_io = True  # noqa: SLF001 - also where requests wait for a network
         return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
+    def needs(self, _path: str) -> Needs:
+        """Nothing."""
+        return Needs()
+
 
 class ZarrSource(Record):
     """A group of a Zarr hierarchy, of format 2 or 3, on any storage."""
@@ -136,6 +154,10 @@ class ZarrSource(Record):
         source = self.access.place(self.url)
         store = ReadingStore(source.backend, source.key)
         return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
+
+    def needs(self, _path: str) -> Needs:
+        """Nothing."""
+        return Needs()
 
 
 type Copyable = Session | Repository | Pattern

@@ -97,6 +97,8 @@ class FileContent(Record):
     attributes: dict[str, dict[str, Any]]
     notes: tuple[str, ...] = ()
     """What was left out or settled without asking."""
+    unreferenced: Mapping[str, str] = field(default_factory=dict)
+    """By array that only the library of the format can read, why its chunks are not enough."""
 
 
 def computed_array(values: Any, names: tuple[str, ...], attributes: Mapping[str, Any]) -> RawArray:
@@ -249,7 +251,7 @@ def _expanded(url: str, path: str, array: RawArray, dimension: str) -> RawArray:
             raise SourceError(
                 f"{path!r} in {url} cannot get the dimension {dimension!r}, along which files"
                 f" are to be joined: its codec {name!r} depends on the number of dimensions."
-                f" Leave it out (drop=...), or ingest the data natively",
+                " Leave it out (drop=...)",
                 ErrorKind.SOURCE_UNSUPPORTED,
                 url=url,
             )

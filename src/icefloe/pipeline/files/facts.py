@@ -31,14 +31,26 @@ ANY_LENGTH: Final = -1
 ANY_CHUNK: Final = 0
 """The chunk length where chunks can be cut as needed, as their bytes are plain and in order."""
 
-_SCALE: Final = ("scale_factor", "add_offset")
-_FILL: Final = ("_FillValue", "missing_value")
+SCALE_ATTRIBUTES: Final = ("scale_factor", "add_offset")
+FILL_ATTRIBUTES: Final = ("_FillValue", "missing_value")
 PARENT_UNITS: Final = "units of what it bounds"
 """Stands in an encoding for the units and calendar that bounds take over."""
 
 _UNITS: Final = ("units", "calendar", PARENT_UNITS)
-ENCODING_ATTRIBUTES: Final = frozenset((*_SCALE, *_FILL, "units", "calendar", "_Unsigned"))
+ENCODING_ATTRIBUTES: Final = frozenset(
+    (*SCALE_ATTRIBUTES, *FILL_ATTRIBUTES, "units", "calendar", "_Unsigned")
+)
 """Attributes that say how stored numbers are to be understood."""
+
+
+class Single(float):
+    """A number of four bytes among attributes, where JSON knows only one kind of number.
+
+    >>> json.dumps(Single(0.5)), isinstance(Single(0.5), float)
+    ('0.5', True)
+    """
+
+    __slots__ = ()
 
 
 class Kind(StrEnum):
@@ -165,8 +177,8 @@ def array_misfits(expected: ArraySchema, actual: ArraySchema) -> Iterator[Differ
         (Kind.DIMENSIONS, expected.dimensions, actual.dimensions),
         (Kind.CODECS, expected.codecs, actual.codecs),
         (Kind.FILL_VALUE, expected.fill_value, actual.fill_value),
-        (Kind.SCALE_OFFSET, *_picked(expected, actual, (*_SCALE, "_Unsigned"))),
-        (Kind.FILL_VALUE, *_picked(expected, actual, _FILL)),
+        (Kind.SCALE_OFFSET, *_picked(expected, actual, (*SCALE_ATTRIBUTES, "_Unsigned"))),
+        (Kind.FILL_VALUE, *_picked(expected, actual, FILL_ATTRIBUTES)),
         (Kind.UNITS, *_picked(expected, actual, _UNITS)),
     ):
         if canonical_json(expected_value) != canonical_json(actual_value):
@@ -311,6 +323,8 @@ class FileFacts(Record, omit_defaults=True):
     """By path of array, its path in the file if that is another; empty for one not in the file."""
     notes: tuple[str, ...] = ()
     """What the parser left out or settled without asking."""
+    unreferenced: Mapping[str, str] = field(default_factory=dict)
+    """By array that only the library of the format can read, why its chunks are not enough."""
 
     @property
     def url(self) -> str:

@@ -2,14 +2,16 @@
 
 Numbers of all usual types, plain or compressed with deflate, shuffled or with checksums. Anything
 else (text, compound types, other filters) is `UnusualError`, for a parser that knows more. What
-would be read wrongly is refused: data in other files, chunks that some filter left as they were.
+would be read wrongly is never referred to: data in other files, chunks that some filter left as
+they were. `describe_hdf5` describes such arrays nevertheless, and `read_part` reads their values
+with HDF5 itself.
 """
 
 import base64
 import math
 import struct
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, override
 
 import h5py
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from icefloe.format.columns import BytesColumn
 from icefloe.pipeline.files.describing import FileContent, RawArray
+from icefloe.pipeline.files.facts import SCALE_ATTRIBUTES, Single
 from icefloe.pipeline.files.references import References
 from icefloe.records import Record, replace
 
@@ -36,6 +39,7 @@ _HIDDEN: Final = frozenset(
 """Attributes that only say how netCDF is written as HDF5."""
 
 _SCALE: Final = "DIMENSION_SCALE"
+_SCALES: Final = frozenset(name.encode() for name in SCALE_ATTRIBUTES)
 _NUMBERS: Final = frozenset("iuf")
 _WIDEST: Final = 8
 
@@ -52,12 +56,49 @@ def read_hdf5(
     `source` is the path of a local file, or something that reads as one; `url` is what references
     name. Of a path, nothing but this file is opened, whatever links there are in it.
     """
+    with open_hdf5(source) as file:
+        return _Reading(url, _root(file, group), frozenset(drop)).content()
+
+
+def describe_hdf5(
+    source: str | BinaryIO,
+    url: str,
+    *,
+    group: str | None = None,
+    drop: tuple[str, ...] = (),
+    follow_links: bool = False,
+) -> FileContent:
+    """Read what arrays there are in a file, also those that nobody can refer to.
+
+    These have no references, and the reason is in `unreferenced`; small coordinates among them
+    come along as bytes. With `follow_links` data in other files is described, too: links of a file
+    can name any file of this machine.
+    """
+    import hdf5plugin  # noqa: F401 - registers filters
+
+    with open_hdf5(source) as file:
+        reading = _Describing(url, _root(file, group), frozenset(drop), follows=follow_links)
+        return reading.content()
+
+
+def open_hdf5(source: str | BinaryIO) -> h5py.File:
+    """Open a file for reading, by its path or as a file object."""
     options: dict[str, Any] = {"locking": False} if isinstance(source, str) else {}
-    with h5py.File(source, "r", **options) as file:
-        root = file.get(group or "/")
-        if not isinstance(root, h5py.Group):
-            raise ValueError(f"there is no group {group!r}")  # noqa: TRY004 - of the file's content
-        return _Reading(url, root, frozenset(drop)).content()
+    return h5py.File(source, "r", **options)
+
+
+def read_part(dataset: h5py.Dataset, box: tuple[slice, ...]) -> NDArray[Any]:
+    """Read a box of an array with HDF5; text of any length is decoded."""
+    if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.kind == "O":
+        return np.asarray(dataset.asstr("utf-8", "surrogateescape")[box])
+    return np.asarray(dataset[box])
+
+
+def _root(file: h5py.File, group: str | None) -> h5py.Group:
+    root = file.get(group or "/")
+    if not isinstance(root, h5py.Group):
+        raise ValueError(f"there is no group {group!r}")  # noqa: TRY004 - of the file's content
+    return root
 
 
 class _Dataset(Record):
@@ -96,20 +137,20 @@ class _Reading:
             address = h5o.get_info(group).addr
             if address in above:
                 raise NotImplementedError(f"the group {name!r} is within itself")
-            attributes[path] = _attributes(group)
+            attributes[path] = self._attributes(group)
             for raw in group:
                 key = raw.decode()
                 if not path and key in self._drop:
                     continue
                 below = f"{path}/{key}" if path else key
-                node = self._open(group, raw, f"{name}/{key}")
+                node = self._open(group, raw, below, f"{name}/{key}")
                 if isinstance(node, h5d.DatasetID):
                     if key not in self._drop and not _is_bare_dimension(node):
                         yield _Dataset(below, f"{name}/{key}", node)
                 elif isinstance(node, h5py.h5g.GroupID):
                     todo.append((below, f"{name}/{key}", node, above | {address}))
 
-    def _open(self, group: Any, key: bytes, name: str) -> Any:
+    def _open(self, group: Any, key: bytes, _path: str, name: str) -> Any:
         """Open what a link leads to, in this file only."""
         if group.links.get_info(key).type == h5l.TYPE_EXTERNAL:
             raise NotImplementedError(f"{name!r} is in another file")
@@ -129,23 +170,22 @@ class _Reading:
         settings = dataset.id.get_create_plist()
         codecs = _codecs(settings, kind)
         chunks = _chunk_shape(settings, shape)
-        attributes = _attributes(dataset.id)
+        attributes = self._attributes(dataset.id)
         if "_FillValue" in attributes:
             attributes["_FillValue"] = encoded_fill(attributes["_FillValue"], kind)
-        metadata = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": shape,
-            "data_type": kind.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": _fill_value(settings, kind),
-            "codecs": codecs,
-            "attributes": attributes,
-            "dimension_names": self._dimensions(dataset, len(shape)),
-            "storage_transformers": (),
-        }
+        metadata = _array_metadata(
+            shape=shape,
+            data_type=kind.name,
+            chunks=chunks,
+            fill=_fill_value(settings, kind),
+            codecs=codecs,
+            attributes=attributes,
+            names=self._dimensions(dataset, len(shape)),
+        )
         return RawArray(metadata, self._references(dataset, settings, shape, chunks))
+
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        return _attributes(node)
 
     # -- dimensions --------------------------------------------------------------------------
 
@@ -221,6 +261,137 @@ class _Reading:
         return References.in_file(self._url, grid[order], *columns)
 
 
+class _Describing(_Reading):
+    """A look that describes what it cannot refer to."""
+
+    def __init__(self, url: str, root: h5py.Group, drop: frozenset[str], *, follows: bool) -> None:
+        super().__init__(url, root, drop)
+        self._follows = follows
+        self._reasons: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    @override
+    def content(self) -> FileContent:
+        """Describe everything."""
+        attributes: dict[str, dict[str, Any]] = {}
+        arrays = {}
+        for dataset in self._visit(attributes):
+            if dataset.id.shape is None:
+                self._notes.append(f"left out, as it has no values: {dataset.path}")
+            else:
+                arrays[dataset.path] = self._array(dataset)
+        unreferenced = {path: it for path, it in self._reasons.items() if path in arrays}
+        return FileContent(arrays, attributes, tuple(self._notes), unreferenced)
+
+    @override
+    def _open(self, group: Any, key: bytes, path: str, name: str) -> Any:
+        try:
+            return super()._open(group, key, path, name)
+        except NotImplementedError as error:
+            self._require_following(error)
+            node = h5o.open(group, key)
+            if not isinstance(node, h5d.DatasetID):
+                raise
+            self._reasons[path] = "it is in another file"
+            return node
+
+    @override
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        return _attributes(node, skips=True)
+
+    @override
+    def _array(self, dataset: _Dataset) -> RawArray:
+        if dataset.path not in self._reasons:
+            try:
+                return super()._array(dataset)
+            except (UnusualError, NotImplementedError) as error:
+                self._reasons[dataset.path] = str(error).removeprefix(f"{dataset.name}: ")
+        settings, kind, shape = dataset.id.get_create_plist(), dataset.id.dtype, dataset.id.shape
+        if settings.get_layout() == h5d.VIRTUAL or settings.get_external_count():
+            self._require_following(NotImplementedError("its data is in other files"))
+        metadata = self._metadata(dataset, _described_type(dataset.name, kind), _filled(settings))
+        for number in range(settings.get_nfilters()):
+            code, _, _, name = settings.get_filter(number)
+            self._reasons[dataset.path] = f"{_filter_name(code, name)} in the chunks of HDF5"
+            if not h5z.filter_avail(code):
+                raise NotImplementedError(f"{dataset.name}: no library knows filter {code}")
+        is_small = math.prod(shape) * kind.itemsize <= _SMALL_BYTES and kind.kind != "O"
+        if is_small and (not shape or (len(shape) == 1 and h5ds.is_scale(dataset.id))):
+            del self._reasons[dataset.path]
+            return RawArray(metadata, _compact(dataset.id, shape))
+        nothing = References.in_file(self._url, np.empty((0, len(shape))), [], [])
+        return RawArray(metadata, nothing)
+
+    def _require_following(self, error: NotImplementedError) -> None:
+        if not self._follows:
+            raise NotImplementedError(
+                f"{error}; a copy of values reads it with follow_links=True, if these files are to"
+                " be trusted: their links can name any file"
+            ) from None
+
+    def _metadata(self, dataset: _Dataset, data_type: Any, fill: Any) -> dict[str, Any]:
+        shape, kind = dataset.id.shape, dataset.id.dtype
+        attributes = self._attributes(dataset.id)
+        if "_FillValue" in attributes:
+            try:
+                attributes["_FillValue"] = encoded_fill(attributes["_FillValue"], kind)
+            except UnusualError:
+                del attributes["_FillValue"]
+        codec = {"name": "vlen-utf8"} if data_type == "string" else _plain_codec(kind)
+        chunks = _chunk_shape(dataset.id.get_create_plist(), shape)
+        return _array_metadata(
+            shape=shape,
+            data_type=data_type,
+            chunks=tuple(
+                min(chunk, max(length, 1)) for chunk, length in zip(chunks, shape, strict=True)
+            ),
+            fill=fill(dataset.id.dtype),
+            codecs=(codec,),
+            attributes=attributes,
+            names=self._dimensions(dataset, len(shape)),
+        )
+
+
+_SMALL_BYTES: Final = 1 << 20
+_FILTERS: Final = {
+    4: "szip",
+    6: "scale and offset",
+    32000: "LZF",
+    32001: "Blosc",
+    32004: "LZ4",
+    32008: "Bitshuffle",
+    32013: "ZFP",
+    32015: "Zstandard",
+    32026: "Blosc2",
+}
+
+
+def _filter_name(code: int, name: bytes) -> str:
+    return _FILTERS.get(code) or f"the filter {code} ({name.decode(errors='replace')})"
+
+
+def _described_type(name: str, kind: np.dtype[Any]) -> Any:
+    if kind.kind == "O" and h5py.check_string_dtype(kind) is not None:
+        return "string"
+    if kind.kind in "iufcb":
+        return kind.name
+    raise NotImplementedError(
+        f"{name} is of the type {kind}, which has no counterpart in Zarr and xarray"
+    )
+
+
+def _filled(settings: Any) -> Any:
+    def fill(kind: np.dtype[Any]) -> Any:
+        if kind.kind == "O":
+            return ""
+        try:
+            return _fill_value(settings, kind)
+        except UnusualError:
+            return 0 if kind.kind != "c" else [0.0, 0.0]
+
+    return fill
+
+
 def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
     """Return whether a dataset is a dimension of netCDF without a coordinate."""
     if not h5a.exists(dataset, b"_Netcdf4Dimid"):
@@ -228,6 +399,24 @@ def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
     if dataset.get_create_plist().get_layout() == h5d.CHUNKED:
         return dataset.chunk_iter(lambda _: True) is None  # stops at the first one
     return bool(dataset.get_storage_size() == 0)
+
+
+def _array_metadata(
+    *, shape: Any, data_type: Any, chunks: Any, fill: Any, codecs: Any, attributes: Any, names: Any
+) -> dict[str, Any]:
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": attributes,
+        "dimension_names": names,
+        "storage_transformers": (),
+    }
 
 
 def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
@@ -257,12 +446,16 @@ def _chunk_shape(settings: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return cut if is_plain and cut[1:] == stored[1:] else stored
 
 
-def _codecs(settings: Any, kind: np.dtype[Any]) -> tuple[dict[str, Any], ...]:
+def _plain_codec(kind: np.dtype[Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {"name": "bytes"}
     if kind.itemsize > 1:
         endian = "big" if kind.newbyteorder(">") == kind else "little"
         plain["configuration"] = {"endian": endian}
-    codecs = [plain]
+    return plain
+
+
+def _codecs(settings: Any, kind: np.dtype[Any]) -> tuple[dict[str, Any], ...]:
+    codecs = [_plain_codec(kind)]
     for number in range(settings.get_nfilters()):
         code, _, values, _ = settings.get_filter(number)
         match code, values:
@@ -270,6 +463,8 @@ def _codecs(settings: Any, kind: np.dtype[Any]) -> tuple[dict[str, Any], ...]:
                 codecs.append({"name": "numcodecs.zlib", "configuration": {"level": level}})
             case h5z.FILTER_SHUFFLE, (size, *_):
                 codecs.append({"name": "numcodecs.shuffle", "configuration": {"elementsize": size}})
+            case 307, _:  # bzip2
+                codecs.append({"name": "numcodecs.bz2", "configuration": {"level": 9}})
             case h5z.FILTER_FLETCHER32, _:
                 codecs.append({"name": "numcodecs.fletcher32", "configuration": {}})
             case _:
@@ -301,12 +496,23 @@ def encoded_fill(value: Any, kind: np.dtype[Any]) -> Any:
     return bool(value) if kind.kind == "b" else int(value)
 
 
-def _attributes(node: Any) -> dict[str, Any]:
+def _attributes(node: Any, *, skips: bool = False) -> dict[str, Any]:
+    """Read attributes; raise if there is none in JSON like one of them, or skip it."""
     names: list[bytes] = []
     h5a.iterate(node, names.append)
-    shown = {name.decode(): name for name in names}
-    attributes = {text: _plain(node, name) for text, name in shown.items() if text not in _HIDDEN}
-    return {text: value for text, value in attributes.items() if value != _SCALE}
+    attributes: dict[str, Any] = {}
+    for name in names:
+        if (text := name.decode()) in _HIDDEN:
+            continue
+        try:
+            value = _plain(node, name)
+        except UnusualError:
+            if not skips:
+                raise
+            continue
+        if value != _SCALE:
+            attributes[text] = value
+    return attributes
 
 
 def _plain(node: Any, name: bytes) -> Any:
@@ -314,6 +520,8 @@ def _plain(node: Any, name: bytes) -> Any:
     values = _read_attribute(node, name)
     if values is None:
         return ""
+    if values.dtype == np.float32 and values.size == 1 and name in _SCALES:
+        return Single(values.reshape(-1)[0])
     match values.dtype.kind:
         case "S" if values.ndim:
             return np.strings.decode(values, "utf-8").tolist()

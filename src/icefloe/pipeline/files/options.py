@@ -173,6 +173,9 @@ class ParseOptions(Record):
     or `run_{member:d}.nc`."""
     constants: Mapping[str, int | float | str] = field(default_factory=dict)
     """Coordinates with one value, which all files get."""
+    follow_links: bool = False
+    """Whether data that HDF5 files keep in other files is copied. Links can name any file of the
+    machine that reads them: only for files that are to be trusted."""
     preprocess: Any = None
     """Called with an `EditableFile` for each file, after all other options were applied."""
 
@@ -229,6 +232,8 @@ class CombineOptions(Record):
     files. The values of the first file are taken."""
     take_first: tuple[str, ...] = ()
     """Names of coordinates whose values are those of the first file, whatever others have."""
+    fill_missing: bool = False
+    """Whether variables that some files lack are missing there, instead of a misfit."""
 
     def __post_init__(self) -> None:
         for name, most in self.tolerance.items():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from obspec_utils.readers import BlockStoreReader
+from zarr.core.metadata import ArrayV3Metadata
 
 from icefloe.effects import run_blocking
 from icefloe.errors import (
@@ -31,7 +32,7 @@ from icefloe.pipeline.files.describing import FileContent, ParsedFile, RawArray,
 from icefloe.pipeline.files.editing import UnfitFileError, edited
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
 from icefloe.pipeline.files.fills import with_fill_values
-from icefloe.pipeline.files.hdf5 import UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import UnusualError, describe_hdf5, read_hdf5
 from icefloe.pipeline.files.options import (
     HEAD_BYTES,
     Format,
@@ -127,7 +128,13 @@ def _parse_once(
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
     _check_unchanged(url, kind, access, before)
-    return replace(parsed, facts=replace(parsed.facts, parser=parser, notes=content.notes))
+    unreferenced = {
+        path: content.unreferenced[name]
+        for path in parsed.references
+        if (name := names.get(path, path)) in content.unreferenced
+    }
+    facts = replace(parsed.facts, parser=parser, notes=content.notes, unreferenced=unreferenced)
+    return replace(parsed, facts=facts)
 
 
 def _look(
@@ -225,7 +232,7 @@ def _explained(
     if isinstance(error, NotImplementedError):
         return SourceError(
             f"{url} uses something that cannot be virtualised: {text}."
-            " Leave the variable out (drop=...), or ingest the data natively",
+            " Leave the variable out (drop=...)",
             ErrorKind.SOURCE_UNSUPPORTED,
             url=url,
         )
@@ -269,24 +276,45 @@ def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry
 
 def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[str, FileContent]:
     if (path := registry.local_path(url)) is not None:
-        try:
-            return _OWN, read_hdf5(path, url, group=options.group, drop=options.drop)
-        except UnusualError:
-            with open(path, "rb") as file:  # noqa: PTH123 - takes half the time of a client
-                parser = _general_hdf5_parser(options, file)
-                return _GENERAL, _parsed(url, parser, options, registry)
+        with open(path, "rb") as file:  # noqa: PTH123 - takes half the time of a client
+            return _hdf5_content_of(url, options, registry, path, file)
     failures: list[Exception] = []
     reader: Any = WatchedReader(BlockStoreReader(*registry.resolve(url)), failures)
     try:
-        try:
-            return _OWN, read_hdf5(reader, url, group=options.group, drop=options.drop)
-        except UnusualError:
-            parser = _general_hdf5_parser(options, reader)
-            return _GENERAL, _parsed(url, parser, options, registry)
+        return _hdf5_content_of(url, options, registry, reader, reader)
     except Exception as error:
         if failures:  # what HDF5 makes of a failed read hides the reason
             raise failures[-1] from error
         raise
+
+
+def _hdf5_content_of(
+    url: str, options: ParseOptions, registry: Registry, source: Any, file: Any
+) -> tuple[str, FileContent]:
+    """Find what others can refer to; else describe what HDF5 alone can read."""
+    named: Any = {"group": options.group, "drop": options.drop}
+    try:
+        return _OWN, read_hdf5(source, url, **named)
+    except NotImplementedError:
+        return _OWN, describe_hdf5(source, url, follow_links=options.follow_links, **named)
+    except UnusualError:
+        try:
+            content = _parsed(url, _general_hdf5_parser(options, file), options, registry)
+            _require_known_codecs(content)
+        except (IcefloeError, ImportError):
+            raise
+        except Exception as error:  # noqa: BLE001 - parsers raise anything for what is unusual
+            try:
+                return _OWN, describe_hdf5(source, url, follow_links=options.follow_links, **named)
+            except UnusualError:
+                raise error from None
+        return _GENERAL, content
+
+
+def _require_known_codecs(content: FileContent) -> None:
+    """Raise if Zarr could not open an array."""
+    for array in content.arrays.values():
+        ArrayV3Metadata.from_dict(dict(array.metadata))
 
 
 def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:

@@ -7,20 +7,19 @@ Each is one `Job` with a producer, on an engine. Nothing is written before all f
 and nothing is visible before the commit, which is one conditional write.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import (
     Copyable,
     CopySource,
-    RepositorySource,
     source_alone,
     source_of,
-    staged,
     staging_repository,
 )
 from icefloe.pipeline.files.granted import granted_sources
@@ -31,8 +30,9 @@ from icefloe.pipeline.running.job import CopyReport, Job, JobReport, Target
 from icefloe.pipeline.running.native import NativeProducer
 from icefloe.pipeline.running.orphans import clear_staging
 from icefloe.pipeline.running.progress import OnProgress
+from icefloe.pipeline.running.staging import FilesToStage
 from icefloe.pipeline.running.virtual import VirtualProducer
-from icefloe.pipeline.writing.provenance import OnChanged, read_record, recorded_options
+from icefloe.pipeline.writing.provenance import OnChanged, recorded_options
 from icefloe.records import replace
 from icefloe.transactions.packing import PackingOptions
 
@@ -104,8 +104,7 @@ def virtualize(
         >>> report.scan.used, report.references, report.commits
         (2, 2, 1)
     """
-    chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
-    chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
+    chosen = _chosen(options, on_misfit, check_values)
     job = Job(engine, Target(repo, branch, group.strip("/"), message), on_progress)
     producer = VirtualProducer(
         sources=sources,
@@ -204,14 +203,16 @@ def ingest(
     overwrite: bool = False,
     memory_per_task: int = MEMORY_PER_TASK,
     packing: PackingOptions | bool = False,
+    decode: bool = False,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> CopyReport:
     """Copy the values of many files into one dataset, in one commit.
 
-    Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
-    each with its reasons; if values differ from those of an independent reader,
-    `ValuesMismatchError` names the first. Then nothing is written. The repository does not depend
+    Files are scanned and compared as `virtualize` does, but may differ in chunks, compression and
+    order of bytes. If any does not fit, `MisfitsError` names each with its reasons; if values
+    differ from those of an independent reader, `ValuesMismatchError` names the first. Then nothing
+    is written. The repository does not depend
     on the files afterwards, and needs no virtual chunk containers. Without options, `sources` is
     one Zarr hierarchy or repository, copied as `rechunk` does.
 
@@ -239,6 +240,8 @@ def ingest(
         memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
             Larger regions read fewer chunks twice.
         packing: put small chunks together into shared objects.
+        decode: unpack numbers to what they mean: scaled, shifted, NaN where they are missing.
+            Files may then be packed differently, and their types may differ.
         on_progress: told how far each stage is.
         references_per_commit: jobs with more objects run in waves with a commit each. After a
             crash, the same call goes on from the last one.
@@ -265,6 +268,7 @@ def ingest(
         shards,
         compressors,
         packing=packing,
+        decode=decode,
         overwrite=overwrite,
         memory_per_task=memory_per_task,
         most_references=references_per_commit,
@@ -307,29 +311,37 @@ def copy_sources(
     job = Job(engine, target, on_progress)
     reached = access or granted_sources(job.context)
     if options is None:
+        _require_as_stored(copying)
         source: CopySource = source_alone(sources, reached)
         return job.run(NativeProducer(source=source, options=copying))
     try:
         staging = staging_repository(job.context.storage, job.id, reached)
-        virtual = virtualize(
-            engine,
-            staging,
-            sources,
-            options,
-            parse=parse,
+        staging_job = Job(engine, Target(staging, "main", ""), on_progress)
+        files = FilesToStage(
+            sources=sources,
+            options=_chosen(options, on_misfit, check_values),
+            parse=options.parse_options(parse),
             access=reached,
-            on_misfit=on_misfit,
-            check_values=check_values,
-            on_progress=on_progress,
+            rules=CopyRules(decode=copying.decode),
         )
-        if virtual.snapshot is None:
-            return CopyReport(job=job.id, branch=branch, group=target.group, scan=virtual.scan)
-        source = _staged_source(staging)
-        report = job.run(NativeProducer(source=source, options=copying, from_files=True))
+        scan, joined = files.stage(staging_job)
+        if joined is None:
+            return CopyReport(job=job.id, branch=branch, group=target.group, scan=scan)
+        report = job.run(NativeProducer(source=joined, options=copying, from_files=True))
     finally:
         clear_staging(job.context, job.id)
-    stages = Counter(virtual.stages) + Counter(report.stages)
-    return replace(report, scan=virtual.scan, stages=dict(stages))
+    stages = Counter(staging_job.watch.seconds) + Counter(report.stages)
+    return replace(report, scan=scan, stages=dict(stages))
+
+
+def _chosen(
+    options: CombineOptions,
+    on_misfit: Literal["fail", "skip"] | None,
+    check_values: ValueCheck | None,
+) -> CombineOptions:
+    """Return options with what a job was told apart from them."""
+    chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
+    return chosen if check_values is None else replace(chosen, check_values=check_values)
 
 
 def rechunk(
@@ -436,16 +448,17 @@ def copy_group(
     on_progress: OnProgress | None = None,
 ) -> CopyReport:
     """Copy a group as `rechunk` does, with all options for the copies in one argument."""
+    _require_as_stored(copying)
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(engine, target, on_progress)
     copy_source = source_of(source, source_group, access or granted_sources(job.context))
     return job.run(NativeProducer(source=copy_source, options=copying))
 
 
-def _staged_source(staging: Repository) -> RepositorySource:
-    """Take what was virtualised; it is known by its files, as a later run makes it again."""
-    record = read_record(staging.readonly_session("main").store, "")
-    states = [] if record is None else sorted(repr(file.state) for file in record.files)
-    name = hashlib.blake2b("\n".join(states).encode(), digest_size=16).hexdigest()
-    is_near = record is not None and all(f.state.url.startswith("file:") for f in record.files)
-    return RepositorySource(staged(staging, is_near=is_near), name=name)
+def _require_as_stored(copying: CopyOptions) -> None:
+    if copying.decode:
+        raise InvalidInputError(
+            "a hierarchy or a version is copied as it is stored: only files that are joined are"
+            " decoded, for which options say along which dimensions",
+            ErrorKind.BAD_METADATA,
+        )

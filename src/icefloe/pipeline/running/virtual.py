@@ -10,6 +10,7 @@ import json
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import batched
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, combine
 from icefloe.pipeline.combining.consensus import Grid
-from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
+from icefloe.pipeline.combining.remedies import misfits_error
+from icefloe.pipeline.combining.report import CheckedValues, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
 from icefloe.pipeline.copying.origins import SourceReader
 from icefloe.pipeline.files.containers import not_covered
@@ -228,7 +230,7 @@ class VirtualProducer(Record, kw_only=True):
         combined = combine(facts, self.options, existing)
         combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
-            raise MisfitsError(combined.report)
+            raise misfits_error(combined.report, facts, self.options, existing)
         if existing is None:
             _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)
@@ -257,7 +259,7 @@ class VirtualProducer(Record, kw_only=True):
         chosen = choose_files(files.facts, combined, wanted)
         plan = plan_check(combined, wanted, self.parse.group)
         with job.watch.stage("check", f"values of {counted(len(chosen), 'file')}"):
-            checks = _check_values(job, scanned, chosen, plan, workers)
+            checks = compare_values(job, scanned, chosen, plan, workers)
         return require_same_values(combined.report, checks, files.facts, self.access)
 
     def commits(
@@ -291,28 +293,10 @@ class VirtualProducer(Record, kw_only=True):
         workers: Workers,
     ) -> Wave:
         """Write what the driver writes itself, and plan the manifests of all other arrays."""
-        group, combined, references = job.target.group, files.combined, files.references
+        group, combined = job.target.group, files.combined
         self._write_small(session, group, files)
         notes = require_opening(session, group, combined)
-        state = session._session  # noqa: SLF001 - the same package
-        arrays = plan_arrays(state, group, files.facts, combined, kept_paths=files.kept_paths())
-        plan = WritePlan(job.id, tuple(arrays))
-        places = places_table(files.facts, combined, files.known_urls())
-        placed = scanned.matching(places, "number").map(
-            _place, plan, int(time.time()), columns=PLACED
-        )
-        tasks = write_tasks(references, job.cores)
-        return Wave(
-            stage="write",
-            what=counted(references, "chunk"),
-            plan=plan,
-            built=build_manifests(placed, plan, _assemble, workers, tasks=tasks),
-            references=references,
-            message=f"{counted(len(combined.files), 'file')} by reference",
-            metadata={"icefloe.files": len(combined.files)},
-            worker_context=workers,
-            require_openable=lambda: notes,
-        )
+        return plan_references(job, session, group, files, scanned, workers, notes=notes)
 
     def _write_small(self, session: Session, group: str, files: CombinedFiles) -> None:
         """Write metadata, coordinates and the record."""
@@ -322,6 +306,42 @@ class VirtualProducer(Record, kw_only=True):
         recorded = recorded_files(files.facts, combined, self.options)
         settings = options_to_json(self.options, self.parse)
         write_record(store, group, files.record, recorded, settings, files.grid())
+
+
+def plan_references(
+    job: Job,
+    session: Session,
+    group: str,
+    files: CombinedFiles,
+    scanned: Rows,
+    workers: Workers,
+    *,
+    notes: tuple[str, ...] = (),
+    kept_paths: AbstractSet[str] | None = None,
+) -> Wave:
+    """Plan the manifests of the arrays of a group, which must exist in the session.
+
+    `kept_paths` are those of arrays that stay as they are unless files add to them.
+    """
+    combined, references = files.combined, files.references
+    kept = files.kept_paths() if kept_paths is None else kept_paths
+    state = session._session  # noqa: SLF001 - the same package
+    arrays = plan_arrays(state, group, files.facts, combined, kept_paths=kept)
+    plan = WritePlan(job.id, tuple(arrays))
+    places = places_table(files.facts, combined, files.known_urls())
+    placed = scanned.matching(places, "number").map(_place, plan, int(time.time()), columns=PLACED)
+    tasks = write_tasks(references, job.cores)
+    return Wave(
+        stage="write",
+        what=counted(references, "chunk"),
+        plan=plan,
+        built=build_manifests(placed, plan, _assemble, workers, tasks=tasks),
+        references=references,
+        message=f"{counted(len(combined.files), 'file')} by reference",
+        metadata={"icefloe.files": len(combined.files)},
+        worker_context=workers,
+        require_openable=lambda: notes,
+    )
 
 
 def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
@@ -442,7 +462,7 @@ def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
 # -- compare values --------------------------------------------------------------------------
 
 
-def _check_values(
+def compare_values(
     job: Job,
     scanned: Rows,
     files: Mapping[int, PlacedFile],

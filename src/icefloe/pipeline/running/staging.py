@@ -1,0 +1,152 @@
+"""From files to a source of copies: they are parsed, compared, and referred to in a staging area.
+
+list -> scan -> combine -> check values -> references of each kind of files
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
+from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
+from icefloe.pipeline.combining.copied import CopyRules
+from icefloe.pipeline.combining.remedies import misfits_error
+from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.copying.joined import (
+    DATASET,
+    JoinedFiles,
+    find_kinds,
+    joined_arrays,
+    kind_group,
+)
+from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
+from icefloe.pipeline.copying.origins import staged
+from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.running.engines import Rows, WorkerContext
+from icefloe.pipeline.running.job import Job
+from icefloe.pipeline.running.virtual import (
+    CombinedFiles,
+    compare_values,
+    gather_facts,
+    plan_references,
+    scan,
+)
+from icefloe.pipeline.writing.building import cut_into_waves
+from icefloe.pipeline.writing.dataset import write_metadata, write_native
+from icefloe.records import Record, replace
+from icefloe.reports import counted
+
+type Workers = WorkerContext[SourceAccess]
+
+
+class FilesToStage(Record, kw_only=True):
+    """Files that make one dataset of copied values."""
+
+    sources: Sources
+    options: CombineOptions
+    parse: ParseOptions
+    access: SourceAccess
+    rules: CopyRules
+
+    def stage(self, job: Job) -> tuple[Report, JoinedFiles | None]:
+        """Return what was found, and the dataset; None if no file fits.
+
+        The target of the job is the staging repository.
+        """
+        with job.watch.stage("list", "sources"):
+            states = list_states(self.sources, self.access)
+        with (
+            job.engine.share(job.context, self.access) as workers,
+            scan(job, states, self.parse, workers).kept() as scanned,
+        ):
+            with job.watch.stage("scan", counted(len(states), "file")):
+                facts = gather_facts(scanned, states)
+            with job.watch.stage("combine", counted(len(facts), "file")):
+                combined = combine(facts, self.options, None, self.rules)
+            report = combined.report
+            if report.misfits and self.options.on_misfit == "fail":
+                raise misfits_error(report, facts, self.options, None, self.rules)
+            if not combined.files:
+                return report, None
+            kinds = find_kinds(facts, combined)
+            report = self._checked(job, facts, combined, kinds, scanned, workers)
+            _describe(job, combined)
+            for number, kind in enumerate(kinds):
+                _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
+        return report, self._joined(job, facts, combined, kinds)
+
+    def _checked(
+        self,
+        job: Job,
+        facts: Sequence[FileFacts],
+        combined: Combined,
+        kinds: Sequence[Combined],
+        scanned: Rows,
+        workers: Workers,
+    ) -> Report:
+        """Compare a sample of the values of each kind with independent readers."""
+        wanted = self.options.check_values
+        if wanted == "none":
+            return combined.report
+        chosen: list[Mapping[int, PlacedFile]] = [
+            choose_files(facts, kind, wanted) for kind in kinds
+        ]
+        checks = []
+        files = counted(sum(map(len, chosen)), "file")
+        with job.watch.stage("check", f"values of {files}"):
+            for kind, of_kind in zip(kinds, chosen, strict=True):
+                plan = plan_check(kind, wanted, self.parse.group)
+                checks += compare_values(job, scanned, of_kind, plan, workers)
+        return require_same_values(combined.report, checks, facts, self.access)
+
+    def _joined(
+        self,
+        job: Job,
+        facts: Sequence[FileFacts],
+        combined: Combined,
+        kinds: Sequence[Combined],
+    ) -> JoinedFiles:
+        states = sorted(repr(facts[number].state) for number in combined.files)
+        text = "\n".join([*states, repr(self.rules), repr(self.options), repr(self.parse)])
+        is_near = all(facts[number].url.startswith("file:") for number in combined.files)
+        return JoinedFiles(
+            staging=staged(job.target.repo, is_near=is_near),
+            access=self.access,
+            arrays=joined_arrays(facts, combined, kinds, self.rules, self.parse.group or ""),
+            name=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+            is_near=is_near,
+        )
+
+
+def _describe(job: Job, combined: Combined) -> None:
+    """Write the metadata of the dataset, and the values of its small arrays."""
+    session = job.session()
+    write_metadata(session.store, DATASET, combined, None)
+    write_native(session.store, DATASET, combined)
+    session.commit("description")
+
+
+def _refer(
+    job: Job,
+    group: str,
+    facts: Sequence[FileFacts],
+    kind: Combined,
+    options: CombineOptions,
+    scanned: Rows,
+    workers: Workers,
+) -> None:
+    """Commit the references of a kind of files."""
+    arrays = tuple(array for array in kind.arrays if not array.is_native)
+    if not arrays:
+        return
+    whole = replace(kind, arrays=arrays, native={})
+    kept: set[str] = set()
+    for part in cut_into_waves(facts, whole, options, None, most=REFERENCES_PER_COMMIT):
+        session = job.session()
+        if not kept:
+            write_metadata(session.store, group, whole, None)
+        files = CombinedFiles(facts, replace(part, arrays=arrays))
+        wave = plan_references(job, session, group, files, scanned, workers, kept_paths=kept)
+        job.commit(session, wave)
+        kept = {array.path for array in arrays}
