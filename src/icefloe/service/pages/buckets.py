@@ -69,7 +69,7 @@ _CHOICES: Final[Mapping[Delegation, tuple[str, ...]]] = {
     Delegation.ANONYMOUS: ("path_style", "allow_http"),
 }
 """The settings that are true or false."""
-_COMMON: Final = ("name", "bucket", "prefix")
+_COMMON: Final = ("platform", "bucket", "prefix")
 
 
 @router.get("/organisations/{org}/new-bucket")
@@ -84,6 +84,7 @@ def show_registration(
 def register_bucket(visit: Visitor, permit: _ChangeBuckets, org: str) -> Response:
     """Register a bucket. Its secrets are stored, and never shown."""
     way, values, secrets = _typed(visit.fields)
+    values["name"] = visit.fields.get("name", "").strip()
     try:
         new = record_of(NewBucket, {**values, "delegation": way, "secrets": secrets})
         buckets.register_bucket(permit, org, new)
@@ -109,7 +110,6 @@ def change_bucket(visit: Visitor, permit: _ChangeBuckets, org: str, bucket: str)
     way, values, secrets = _typed(visit.fields)
     try:
         settings = record_of(BucketSettings, {**values, "delegation": way, "secrets": secrets})
-        permit.also(Action.CHANGE_BUCKETS)
         buckets.change_bucket(permit, org, bucket, settings, if_match(visit.fields))
     except IcefloeError as error:
         return _form(visit, permit, org, way, present=present, values=values, error=error)
@@ -139,7 +139,7 @@ def _load(permit: Permit, org: str, bucket: str) -> Bucket:
 def _typed(fields: Mapping[str, str]) -> tuple[Delegation, dict[str, Any], dict[str, str]]:
     """Return what was typed into the form of a bucket: way, settings, and secrets."""
     way = record_of(Delegation, fields.get("delegation", ""))
-    names = (*_COMMON, "platform", *_TEXTS[way])
+    names = (*_COMMON, *_TEXTS[way])
     texts = {name: fields[name].strip() for name in names if name in fields}
     choices = {name: name in fields for name in _CHOICES[way]}
     secrets = {
