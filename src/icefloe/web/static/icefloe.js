@@ -191,7 +191,7 @@
       context.drawImage(this.image(rows, columns, flipX, flipY), 70, 10, this.frame.width, height);
       if (isMap) await this.drawCoast(context, down, right);
       this.drawAxes(context, down, right);
-      this.drawColourBar(context);
+      if (this.header.range) this.drawColourBar(context);
       this.place.replaceChildren(canvas);
     }
 
