@@ -65,7 +65,9 @@ SHOTS: Final = {
     "view-map.png": Shot("/node/temperature", 780, ".picture[data-ready=true]"),
     "view-history.png": Shot("/history", 560),
     "view-coverage.png": Shot("/coverage", 540, "svg.coverage"),
-    "view-diff.png": Shot("/diff/temperature?from=before&to=main", 1000, ".picture[data-ready=true]"),
+    "view-diff.png": Shot(
+        "/diff/temperature?from=before&to=main", 1000, ".picture[data-ready=true]"
+    ),
     "service-repositories.png": Shot("/repositories", 420, person="bob"),
     "service-map.png": Shot(
         "/repos/lab/atlas/node/temperature", 760, ".picture[data-ready=true]", person="zoe"

@@ -380,7 +380,7 @@ def _round_labels(
 
 
 def round_width(span: float, most: int, *, is_angle: bool = False) -> float:
-    """Return the least round number that divides a span into at most so many parts.
+    """Return the least round number that divides a span into at most `most` parts.
 
     >>> round_width(358, 6, is_angle=True), round_width(0.47, 6)
     (60.0, 0.1)
