@@ -33,7 +33,10 @@ SHAPE: Final = (256, 1024, 1024)
 """One GiB of 32-bit numbers."""
 CHUNKS: Final = 10_000_000
 CHANGED: Final = 1_000
+DENSE: Final = 100_000_000
+MANY_GROUPS: Final = 1_000
 _AT_ONCE: Final = 1_000_000
+_IN_A_COMMIT: Final = 10_000_000
 type Figures = dict[str, tuple[float, str, float]]
 """The measured value by name, with its unit and what is asked of it."""
 
@@ -44,12 +47,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="of the array that is compared")
     parser.add_argument("--groups", type=int, default=GROUPS, help="with 100 nodes each")
+    parser.add_argument(
+        "--dense", type=int, default=DENSE, help="chunks of an array without gaps; 0 for none"
+    )
+    parser.add_argument(
+        "--many-groups", type=int, default=MANY_GROUPS, help="of another tree; 0 for none"
+    )
     options = parser.parse_args(arguments)
     table = Table("figure", "measured", "asked", title="Pages in Chromium; the best of all rounds")
     with scratch() as folder:
         _create_map(folder / "map")
         _create_tree(folder / "tree", options.groups)
         _create_versions(folder / "versions", options.chunks)
+        if options.dense:
+            _create_dense(folder / "dense", options.dense)
+        if options.many_groups:
+            _create_tree(folder / "many", options.many_groups)
         rounds = [_measure(folder, options) for _ in range(options.rounds)]
     for name, (_, unit, limit) in rounds[0].items():
         value = min(figures[name][0] for figures in rounds)
@@ -117,6 +130,22 @@ def _create_versions(folder: Path, chunks: int) -> None:
     session.commit("some chunks")
 
 
+def _create_dense(folder: Path, chunks: int) -> None:
+    """Write an array of virtual chunks without gaps, by several commits."""
+    storage = icefloe.local_filesystem_storage(str(folder))
+    repository = icefloe.Repository.create(storage, config_of(icefloe, "default"))
+    with repository.transaction("main", message="an array") as store:
+        zarr.create_array(
+            store, name="v", shape=(chunks,), chunks=(1,), dtype="u1", compressors=None
+        )
+    for begin in range(0, chunks, _IN_A_COMMIT):
+        session = repository.writable_session("main")
+        end = min(chunks, begin + _IN_A_COMMIT)
+        for first in range(begin, end, _AT_ONCE):
+            set_refs(session, "/v", first, min(_AT_ONCE, end - first))
+        session.commit(f"chunks {begin:,} to {end:,}")
+
+
 @contextmanager
 def _served(folder: Path) -> Iterator[tuple[icefloe.Repository, str]]:
     repository = icefloe.Repository.open(icefloe.local_filesystem_storage(str(folder)))
@@ -143,6 +172,8 @@ class _Visit:
             before = repository.storage.request_counts()
             started = time.perf_counter()
             page.goto(f"{address}{path}", wait_until="commit")
+            if selector.startswith("#chunks"):  # they are counted when they are seen
+                page.locator("#chunks").scroll_into_view_if_needed()
             page.wait_for_selector(selector)
             self.seconds = time.perf_counter() - started
             self.read_bytes = (repository.storage.request_counts() - before).bytes_in
@@ -177,6 +208,31 @@ def _measure(folder: Path, options: argparse.Namespace) -> Figures:
         diff = visit("versions", "/diff?from=before&to=main", "table.tree")
         array_diff = visit("versions", "/diff/v?from=before&to=main", "table.regions")
         array = visit("versions", "/node/v", "#chunks canvas")
+        more: Figures = {}
+        if options.dense:
+            home = visit("dense", "/", "table.tree .chip")
+            dense = visit("dense", "/node/v", "#chunks canvas")
+            uses = visit("dense", "/dependencies", "main h2")
+            name = f"{options.dense:,} chunks without gaps"
+            more[f"contents of a repository with {name}"] = (home.seconds, "s", 1.0)
+            more["bytes read for them"] = (home.read_bytes / 1e6, "MB", 5.0)
+            more[f"page of an array with {name}"] = (dense.seconds, "s", 5.0)
+            more["bytes read for it, of those of its manifests, in %"] = (
+                100 * dense.read_bytes / dense.manifest_bytes,
+                "%",
+                5.0,
+            )
+            more[f"dependencies of {name}"] = (uses.seconds, "s", 5.0)
+        if options.many_groups:
+            many = visit("many", "/", "table.tree")
+            group_of_many = visit("many", "/node/g0050", "table.tree")
+            number = f"{options.many_groups * ARRAYS:,}"
+            more[f"tree of {number} nodes"] = (many.seconds, "s", 1.0)
+            more[f"group with 99 arrays, one of {number} nodes"] = (
+                group_of_many.seconds,
+                "s",
+                1.0,
+            )
     return {
         "first map of a 1 GiB array, cold": (first_map.seconds, "s", 1.5),
         "bytes read for it": (first_map.read_bytes / 1e6, "MB", 5.0),
@@ -203,4 +259,5 @@ def _measure(folder: Path, options: argparse.Namespace) -> Figures:
         "regions of the changed chunks": (array_diff.seconds, "s", 1.0),
         "weight of their page, uncached": (array_diff.weight_bytes / 1e3, "KB", 400.0),
         f"page of the array with {options.chunks:,} chunks": (array.seconds, "s", 3.0),
+        **more,
     }

@@ -29,6 +29,7 @@ from icefloe.catalog.model import (
     Visibility,
 )
 from icefloe.catalog.wire import AuditEntry
+from icefloe.records import replace
 from icefloe.service import login
 from icefloe.service.database import accounts, assets, audit, rows, tables
 from icefloe.service.pages import audit as audit_pages
@@ -102,13 +103,24 @@ TABLE: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
         {"name": "t", "actions": "read", "repositories": "ocean-lab/*", "days": "3"},
     ),
     f"POST {ORG}/service-accounts/{{account}}/disable": (ADMINS, 200, {}),
-    f"POST {ORG}/listings": (
+    f"GET {ORG}/listings/new": (ADMINS, 200, {}),
+    f"POST {ORG}/listings/new": (
         ADMINS,
         303,
         {"name": "offer", "repository": "sea-surface", "offered_to": "zoo"},
     ),
-    # The name in the path of the example is that of a repository: no listing has it.
-    f"POST {ORG}/listings/{{name}}/delete": (ADMINS, 404, {}),
+    f"GET {ORG}/listings/{{listing}}/edit": (ADMINS, 200, {}),
+    f"POST {ORG}/listings/{{listing}}/edit": (ADMINS, 303, {"offered_to": "zoo"}),
+    f"POST {ORG}/listings/{{listing}}/delete": (ADMINS, 200, {}),
+    f"GET {ORG}/embargoes/{{name}}": (MEMBERS, 200, {}),
+    f"POST {ORG}/embargoes/{{name}}": (
+        ADMINS,
+        303,
+        {"days": "3", "bucket": "main", "prefix": "released/", "dimension": "time"},
+    ),
+    # No policy makes the place public where the example releases data.
+    f"POST {ORG}/embargoes/{{name}}/release": (ADMINS | {"writer": 422}, 422, {}),
+    f"POST {ORG}/embargoes/{{name}}/delete": (ADMINS, 303, {}),
     f"POST {ORG}/subscriptions/{{subscription}}": (ADMINS, 303, {"decision": "grant"}),
     f"GET {ORG}/new-bucket": (ADMINS, 200, {}),
     f"POST {ORG}/new-bucket": (
@@ -124,7 +136,19 @@ TABLE: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
         },
     ),
     f"GET {ORG}/buckets/{{bucket}}": (MEMBERS, 200, {}),
-    f"POST {ORG}/buckets/{{bucket}}/probe": (ADMINS, 200, {}),
+    f"GET {ORG}/buckets/{{bucket}}/edit": (ADMINS, 200, {}),
+    f"POST {ORG}/buckets/{{bucket}}/edit": (
+        ADMINS,
+        303,
+        {
+            "platform": "s3",
+            "bucket": "ocean-tapes",
+            "delegation": "role",
+            "role": "arn:aws:iam::1:role/x",
+        },
+    ),
+    f"POST {ORG}/buckets/{{bucket}}/forget": (ADMINS, 303, {"confirm_name": "tapes"}),
+    f"POST {ORG}/buckets/{{bucket}}/probe": (ADMINS, 303, {}),
     f"POST {ORG}/buckets/{{bucket}}/suspend": (ADMINS, 200, {}),
     f"POST {ORG}/buckets/{{bucket}}/resume": (ADMINS, 422, {}),  # it is not suspended
     f"GET {ORG}/buckets/{{bucket}}/needs": (ADMINS, 200, {}),
@@ -512,8 +536,8 @@ def test_a_repository_is_offered_subscribed_to_and_withdrawn(desk: Desk) -> None
     eve.open("/organisations/archive")
     fields = {"name": "tapes", "repository": "sst", "title": HOSTILE, "needs_approval": "yes"}
     unknown = fields | {"repository": "none"}
-    assert eve.send("/organisations/archive/listings", **unknown).status_code == 404
-    eve.send("/organisations/archive/listings", offered_to="zoo", terms="cite us", **fields)
+    assert eve.send("/organisations/archive/listings/new", **unknown).status_code == 404
+    eve.send("/organisations/archive/listings/new", offered_to="zoo", terms="cite us", **fields)
     ((name, title, *_),) = rows_after(eve.text, '<section id="listings">')
     assert name == "tapes"
     assert title == "<script>alert(1)</script> \\u202eevil"
@@ -561,15 +585,142 @@ def test_a_bucket_is_registered_with_secrets_that_no_page_shows(desk: Desk) -> N
     assert registered.url.path == "/organisations/lab/buckets/extra"
     settings = dict(row[:2] for row in rows_after(ada.text, "<h2>Settings"))
     assert settings["endpoint"] == NOWHERE
-    assert settings["path_style"] == "yes"
+    assert settings["path style"] == "yes"
     probed = ada.send("/organisations/lab/buckets/extra/probe")
-    assert rows_after(probed.text, "The probe: refused")[0][:2] == ["write", "not as it should be"]
+    assert "1 of 1 did not end as they should" in text_of(probed.text)
+    (attempt,) = rows_after(probed.text, "Attempts of the last probe")
+    assert attempt[:2] == ["write", "not as it should be"]
     for page in ("", "/buckets/extra", "/audit", "/audit.csv", "/policies/new?bucket=extra"):
         assert "canary" not in ada.open(f"/organisations/lab{page}").text, page
     with desk.service.database.reading() as connection:
         key = {"organisation": "lab", "name": "extra"}
         stored = rows.require(connection, tables.buckets, Bucket, **key)
     assert desk.service.bucket_secret(stored).values == secrets
+
+
+def test_a_bucket_is_changed_and_its_secrets_stay(desk: Desk) -> None:
+    ada, path = visitor(desk, "ada"), "/organisations/lab/buckets/extra"
+    secrets = {"access_key_id": "AKIA-first-canary", "secret_access_key": "second-canary"}
+    fields = {
+        "name": "extra",
+        "platform": "s3",
+        "bucket": "extra-bucket",
+        "endpoint": NOWHERE,
+        "allow_http": "yes",
+        "role": "arn:aws:iam::1:role/x",
+        "delegation": "role",
+    }
+    ada.open("/organisations/lab/new-bucket")
+    ada.send("/organisations/lab/new-bucket", **fields, **secrets)
+    ada.send(f"{path}/probe")
+    assert rows_after(ada.text, "Attempts of the last probe")
+    form = ada.open(f"{path}/edit").text
+    assert 'value="extra-bucket"' in form
+    assert "canary" not in form
+    wrong = ada.send(f"{path}/edit", **(fields | {"role": "none", "bucket": "typed-bucket"}))
+    assert wrong.status_code == 422
+    assert 'value="typed-bucket"' in wrong.text
+    ada.open(f"{path}/edit")
+    stale = ada.text
+    changed = ada.send(f"{path}/edit", **(fields | {"bucket": "other-bucket"}))
+    assert changed.url.path == path, text_of(changed.text)
+    assert dict(row[:2] for row in rows_after(ada.text, "<h2>Settings"))["bucket"] == "other-bucket"
+    assert "unproven" in text_of(ada.text)
+    # What was tried with other settings says nothing about these.
+    assert "Attempts of the last probe" not in ada.text
+    with desk.service.database.reading() as connection:
+        key = {"organisation": "lab", "name": "extra"}
+        stored = rows.require(connection, tables.buckets, Bucket, **key)
+    assert desk.service.bucket_secret(stored).values == secrets
+    ada.text = stale
+    assert ada.send(f"{path}/edit", **fields).status_code == 412
+    ada.open(f"{path}/edit?delegation=static")
+    static = {"platform": "s3", "bucket": "b", "shares_static_keys": "yes", "delegation": "static"}
+    assert ada.send(f"{path}/edit", **static, **secrets).url.path == path
+
+    ada.open(f"{path}/edit")
+    assert ada.send(f"{path}/forget", confirm_name="other").status_code == 422
+    assert "type the name extra" in text_of(ada.text)
+    gone = ada.send(f"{path}/forget", confirm_name="extra")
+    assert gone.url.path == "/organisations/lab"
+    assert [row[0] for row in rows_after(ada.text, '<section id="buckets">')] == ["main"]
+    ada.open("/organisations/lab/buckets/main/edit")
+    used = ada.send("/organisations/lab/buckets/main/forget", confirm_name="main")
+    assert used.status_code == 409
+
+
+def test_a_listing_of_a_part_is_made_and_changed(desk: Desk) -> None:
+    eve, path = visitor(desk, "eve"), "/organisations/archive/listings"
+    terms = "Cite us.\r\n" + "word " * 1000
+    fields = {"name": "part", "repository": "sst", "title": "A part", "offered_to": "zoo, lab"}
+    part = {"nodes": "/sst\r\n/lat\r\n", "ranges": "time=2026-01-01..\r\nlat=-30..30"}
+    eve.open(f"{path}/new")
+    wrong = eve.send(f"{path}/new", **fields, nodes="/sst", ranges="time")
+    assert wrong.status_code == 422
+    assert "is no range like" in text_of(wrong.text)
+    assert ">/sst</textarea>" in wrong.text  # what was typed stays
+    eve.send(f"{path}/new", **fields, **part, terms=terms, shared="main/daily/")
+
+    def stored() -> Listing:
+        with desk.service.database.reading() as connection:
+            key = {"organisation": "archive", "name": "part"}
+            return rows.require(connection, tables.listings, Listing, **key)
+
+    made = stored()
+    assert made.filter is not None
+    assert made.filter.nodes == ("/sst", "/lat")
+    assert dict(made.filter.ranges) == {"time": ("2026-01-01", None), "lat": (-30, 30)}
+    assert made.offered_to == ("zoo", "lab")
+    assert [(shared.bucket, shared.prefix) for shared in made.virtual_chunks] == [
+        ("main", "daily/")
+    ]
+    # A form that is sent as it was shown changes nothing.
+    form = eve.open(f"{path}/part/edit").text
+    again = {
+        name: html.unescape(text)
+        for name, text in re.findall(r'<textarea id="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL)
+    } | {
+        name: html.unescape(text)
+        for name, text in re.findall(r'<input id="(\w+)" name="\w+" value="([^"]*)"', form)
+    }
+    assert again["ranges"] == "time=2026-01-01..\nlat=-30..30"
+    eve.send(f"{path}/part/edit", **again)
+    assert replace(stored(), version=1, terms="") == replace(made, terms="")
+    assert stored().terms.split() == terms.split()
+    stale = eve.send(f"{path}/part/edit", **again, version="1")
+    assert stale.status_code == 412
+    eve.open(f"{path}/part/edit")
+    eve.send(f"{path}/part/edit", offered_to="*", title="All")
+    assert (stored().filter, stored().title) == (None, "All")
+
+
+def test_an_embargo_is_set_changed_and_ended(desk: Desk) -> None:
+    ada, bob = visitor(desk, "ada"), visitor(desk, "bob")
+    path = "/organisations/lab/embargoes/sst"
+    assert "This repository has none" in ada.open(path).text
+    fields = {"days": "5", "bucket": "main", "prefix": "released/", "dimension": "time"}
+    wrong = ada.send(path, **(fields | {"prefix": "sst/"}))
+    assert wrong.status_code == 409
+    assert 'value="sst/"' in wrong.text
+    assert ada.send(path, **(fields | {"days": "many"})).status_code == 422
+    ada.send(path, **fields, nodes="/sst\r\n/lat")
+    settings = dict(row[:2] for row in rows_after(ada.text, "<h2>Settings"))
+    assert settings["Held back for"] == "5 days, by the coordinate time"
+    assert settings["What becomes public"] == "/sst /lat"
+    assert settings["Public place"] == "s3://disks/released/"
+    assert settings["Public now"] == "nothing yet"
+    assert "5 days" in ada.open("/organisations/lab").text
+    ada.open(path)
+    ada.send(path, **(fields | {"days": "7.5"}))
+    assert "7.5 days" in text_of(ada.text)
+    seen = bob.open(path).text
+    assert "7.5 days" in text_of(seen)
+    assert "<form method" not in seen.partition("<main")[2]
+    refused = ada.send(f"{path}/release")
+    assert refused.status_code == 422
+    assert "no policy lets everybody read" in text_of(refused.text)
+    ada.send(f"{path}/delete")
+    assert "This repository has none" in ada.open(path).text
 
 
 def test_a_bucket_is_suspended_and_resumed(desk: Desk) -> None:
@@ -741,6 +892,11 @@ def test_hostile_texts_do_nothing(desk: Desk) -> None:
         "/organisations",
         "/organisations/lab",
         "/organisations/lab/buckets/main",
+        "/organisations/lab/buckets/main/edit",
+        "/organisations/lab/listings/new",
+        "/organisations/lab/listings/offer/edit",
+        "/organisations/lab/embargoes/sst",
+        "/organisations/lab/embargoes/" + HOSTILE.replace("/", "%2F"),
         "/organisations/lab/audit",
         "/organisations/lab/audit?person=" + HOSTILE,
         "/organisations/lab/policies/new?bucket=main&prefix=" + HOSTILE,

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from icefloe.virtual_chunks.reader import SignedChunk, read_conditions
 from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from tests.conformance.storages import s3_storage_at
+from tests.support.chromium import chromium
+from tests.support.http_server import ScriptedHandler, scripted_server
 from tests.support.servers import S3Endpoint
+from tests.web.conftest import served
 from tests.web.cubes import weather
 
 RAW = np.arange(24, dtype="<i4").reshape(4, 6)
@@ -272,3 +276,41 @@ def test_conditions_and_secrets() -> None:
     assert read_conditions(VirtualChunk("s3://b/a", 0, 8), "strict") == {}
     assert read_conditions(VirtualChunk("s3://b/a", 0, 8, etag='a"\r\nb'), "strict") is None
     assert "secret" not in repr(SignedChunk("https://b/a?secret", {}))
+
+
+READ_CHUNKS = """async (address) => {
+    const plan = await (await fetch(address)).json();
+    return await Promise.all(plan.chunks.map(async ({ url, headers, signed }) => {
+        const response = await fetch(url, { headers });
+        const values = new Int32Array(await response.arrayBuffer());
+        return [signed, response.status, [...values]];
+    }));
+}"""
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_page_of_another_site_reads_from_the_bucket_itself(place: Place) -> None:
+    def answer(request: ScriptedHandler) -> None:
+        request.answer(HTTPStatus.OK, b"<!doctype html><p>A site", {"Content-Type": "text/html"})
+
+    viewed = Viewed(place.repository, "cube", "s3")
+    with (
+        scripted_server(answer) as site,
+        served(viewed, [site.url]) as root,
+        chromium() as browser,
+    ):
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(site.url)
+        # One chunk has an entity tag as its checksum, the other one a date: both are headers.
+        chunks = page.evaluate(READ_CHUNKS, f"{root}/plan/virtual?i.dim_0=0:4")
+        expected = [[True, 206, rows.ravel().tolist()] for rows in (RAW[:2], RAW[2:])]
+        assert chunks == expected
+        assert [url.startswith(f"{place.endpoint.url}/") for url in asked[1:]] == [
+            False,
+            True,
+            True,
+        ]
+        page.close()

@@ -195,36 +195,13 @@ def two_names(text: str) -> tuple[str, str]:
 
 
 def filter_of(nodes: list[str] | None, ranges: list[str] | None) -> Filter | None:
-    """Read the options of a filter; None if there are none.
+    """Read the options of a filter; None if there are none."""
+    from icefloe.catalog.parts import read_filter
 
-    >>> filter_of(["/sst"], ["time=2026-01-01..", "lat=-30..30"]).ranges
-    {'time': ('2026-01-01', None), 'lat': (-30.0, 30.0)}
-    """
-    from icefloe.catalog.model import Filter
-    from icefloe.errors import ErrorKind, InvalidInputError
-
-    if not nodes and not ranges:
-        return None
-    bounds = {}
-    for text in ranges or ():
-        dimension, equals, rest = text.partition("=")
-        first, dots, last = rest.partition("..")
-        if not (dimension and equals and dots) or first == last == "":
-            problem = f"--range {text!r} is no range like time=2026-01-01..2026-12-31"
-            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
-        bounds[dimension] = (_bound(first), _bound(last))
-    return Filter(tuple(nodes or ()), bounds)
-
-
-def _bound(text: str) -> float | str | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return text
+    return read_filter(nodes or (), ranges or ())
 
 
 def _shared(text: str) -> SharedPrefix:
-    from icefloe.catalog.model import SharedPrefix
+    from icefloe.catalog.parts import read_shared_prefix
 
-    bucket, _, prefix = text.partition("/")
-    return SharedPrefix(bucket, prefix)
+    return read_shared_prefix(text)

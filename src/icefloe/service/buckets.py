@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Connection, and_, or_, select, update
 
 from icefloe.catalog.model import BUCKET_NAME, Bucket, BucketState, Delegation, Platform
-from icefloe.catalog.wire import Access, AuditEntry, ProbeReport
+from icefloe.catalog.wire import Access, AuditEntry, ProbeCheck, ProbeReport
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.records import replace
+from icefloe.records import asdict, replace
 from icefloe.service.database import audit, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.locations import Location, store_name
@@ -60,6 +61,8 @@ _ACCOUNTS: Final = {
 _PROBE_TURN: Final = timedelta(minutes=10)
 """How long one server has the turn to probe a bucket."""
 _LONGEST_PAUSE_SECONDS: Final = 600.0
+_LONGEST_DETAIL: Final = 2000
+"""The most characters of an attempt's result that are stored."""
 
 
 # Settings
@@ -178,9 +181,14 @@ async def probe_bucket(service: Service, organisation: str, name: str) -> ProbeR
             table.c.version == bucket.version,
             table.c.state != BucketState.SUSPENDED,
         )
-        values = {"state": report.state, "state_reason": report.reason[:2000]}
+        values = {
+            "state": report.state,
+            "state_reason": report.reason[:_LONGEST_DETAIL],
+            "probed_at": service.clock(),
+            "probe_checks": [_stored_check(check) for check in report.checks],
+        }
         with service.database.writing() as connection:
-            connection.execute(query.values(values | {"probed_at": service.clock()}))
+            connection.execute(query.values(values))
 
     bucket, secret = await asyncio.to_thread(load)
     if bucket.state is BucketState.SUSPENDED:
@@ -190,6 +198,19 @@ async def probe_bucket(service: Service, organisation: str, name: str) -> ProbeR
     report = await prober.probe(bucket, secret, external_id, challenge)
     await asyncio.to_thread(remember, bucket, report)
     return report
+
+
+def _stored_check(check: ProbeCheck) -> dict[str, Any]:
+    return asdict(replace(check, detail=check.detail[:_LONGEST_DETAIL]))
+
+
+def last_checks(connection: Connection, bucket: Bucket) -> tuple[ProbeCheck, ...]:
+    """Return the attempts of the last probe of a bucket; none if its settings changed after it."""
+    if bucket.probed_at is None:
+        return ()
+    query = select(tables.buckets.c.probe_checks).where(*_is_bucket(bucket))
+    stored = connection.execute(query).scalar_one_or_none()
+    return msgspec.convert(stored or [], tuple[ProbeCheck, ...])
 
 
 def _is_bucket(bucket: Bucket) -> tuple[Any, Any]:

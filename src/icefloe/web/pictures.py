@@ -39,6 +39,11 @@ _MOST_COORDINATES: Final = 1_000_000
 """Coordinates of a longer dimension are not read; its steps are numbers then."""
 _REGULAR: Final = 0.01
 """By which share of a step the steps of a regular grid may differ."""
+_MOST_LABELS: Final = 7
+"""At most this many labels are below an axis, or beside it."""
+_FEWEST_LABELS: Final = 3
+_ANGLES: Final = (15.0, 30.0, 45.0, 60.0, 90.0)
+"""Round numbers of degrees."""
 
 
 class PictureKind(StrEnum):
@@ -332,15 +337,59 @@ def picture_of(node: ArrayNode, plan: Plan, values: NDArray[np.float32]) -> Pict
 def _axis_header(dimension: Dimension, window: slice) -> dict[str, Any]:
     steps = np.arange(window.start, window.stop, window.step)
     values = steps.astype(np.float64) if dimension.values is None else dimension.values[steps]
-    label_steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 7)).astype(int))]
     return {
         "name": dimension.name,
         "units": dimension.units if dimension.axis.calendar is None else "",
         "start": window.start,
         "stride": window.step,
         "values": [value if np.isfinite(value) else None for value in values.tolist()],
-        "labels": [[int(step), dimension.axis.label(int(step))] for step in label_steps],
+        "labels": _round_labels(dimension, steps, values) or _even_labels(dimension, steps),
     }
+
+
+def _even_labels(dimension: Dimension, steps: NDArray[np.int64]) -> list[list[int | str]]:
+    """Return some steps at the same distance from each other, with their labels."""
+    places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MOST_LABELS)).astype(int))
+    return [[int(step), dimension.axis.label(int(step))] for step in steps[places]]
+
+
+def _round_labels(
+    dimension: Dimension, steps: NDArray[np.int64], values: NDArray[np.float64]
+) -> list[list[float | str]]:
+    """Return the places of round numbers among the steps, with these numbers.
+
+    There are none where the coordinate has no order, is a time, or is not known.
+    """
+    changes = np.diff(values)
+    is_ordered = bool((changes > 0).all() or (changes < 0).all())
+    if dimension.values is None or dimension.axis.calendar is not None or not len(changes):
+        return []
+    if not is_ordered or not np.isfinite(values).all():
+        return []
+    low, high = sorted((float(values[0]), float(values[-1])))
+    width = round_width(high - low, _MOST_LABELS - 1, is_angle="degree" in dimension.units)
+    multiples = np.arange(np.ceil(low / width), np.floor(high / width) + 1) * width
+    if len(multiples) < _FEWEST_LABELS:
+        return []
+    order = slice(None) if changes[0] > 0 else slice(None, None, -1)
+    places = np.interp(multiples, values[order], steps[order])
+    return [
+        [float(place), f"{multiple + 0.0:.10g}"]
+        for place, multiple in zip(places.tolist(), multiples.tolist(), strict=True)
+    ]
+
+
+def round_width(span: float, most: int, *, is_angle: bool = False) -> float:
+    """Return the least round number that divides a span into at most `most` parts.
+
+    >>> round_width(358, 6, is_angle=True), round_width(0.47, 6)
+    (60.0, 0.1)
+    """
+    least = span / most
+    if is_angle and 10 < least <= _ANGLES[-1]:
+        return next(angle for angle in _ANGLES if angle >= least)
+    power = 10.0 ** np.floor(np.log10(least))
+    return float(next(factor for factor in (1, 2, 5, 10) if factor * power >= least) * power)
 
 
 def _range(values: NDArray[np.float32]) -> dict[str, float | int] | None:

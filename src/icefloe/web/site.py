@@ -55,7 +55,25 @@ _LONGEST_TEXT: Final = 2_000
 _YEAR_SECONDS: Final = 365 * 86_400
 _MOST_PICTURES: Final = 4
 """How many pictures are kept, for the exact values of a point: 1 MiB each at most."""
+_AREAS: Final = {
+    "node": "/",
+    "commit": "/history",
+    "diff": "/history",
+    "chunk": "/",
+    "sources": "/dependencies",
+}
+"""The link of the navigation that stands for a page, where it is not that of the page itself."""
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
+
+
+def _area(path: str) -> str:
+    """Return the link of the navigation that a page belongs to.
+
+    >>> _area("/history"), _area("/node/ocean/sst"), _area("")
+    ('/history', '/', '/')
+    """
+    first = path.strip("/").partition("/")[0]
+    return _AREAS.get(first, f"/{first}")
 
 
 def create_site(viewed: Viewed, allow_origins: Sequence[str] = ()) -> Starlette:
@@ -330,6 +348,7 @@ class Site:
             version=version,
             version_names=list(self._viewed.version_names()),
             link=link,
+            area=_area(request.scope["path"].removeprefix(root)),
             navigation=navigation,
             **values,
         )

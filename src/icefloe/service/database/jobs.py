@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from icefloe.catalog.model import Job, JobState
+from icefloe.catalog.model import Job, JobKind, JobState
 from icefloe.records import Record
 from icefloe.service.database import rows
 from icefloe.service.database.tables import jobs as table
@@ -54,6 +54,17 @@ def add(connection: Connection, job: Job) -> Job:
         except IntegrityError:
             continue  # somebody else was quicker
         return job
+
+
+def newest(
+    connection: Connection, organisation: str, kind: JobKind, subject: str, limit: int
+) -> list[Job]:
+    """Return the newest jobs of a kind for a subject, the newest first."""
+    ours = and_(
+        table.c.organisation == organisation, table.c.kind == kind, table.c.subject == subject
+    )
+    query = select(table).where(ours).order_by(table.c.id.desc()).limit(limit)
+    return rows.records_of(Job, connection.execute(query))
 
 
 def take(connection: Connection, now: datetime) -> Leased | None:

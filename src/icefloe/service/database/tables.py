@@ -174,6 +174,8 @@ buckets = Table(
     Column("probed_at", Moment),
     # Until when one of several servers has the turn to probe the bucket.
     Column("probing_until", Moment),
+    # The attempts of the last probe, as a list of `ProbeCheck`.
+    Column("probe_checks", JSON(none_as_null=True)),
     _version(),
     Index(None, "platform", "bucket"),
 )

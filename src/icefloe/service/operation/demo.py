@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 import zarr
@@ -56,6 +57,7 @@ from icefloe.service.buckets import probe_bucket
 from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.database.facts import load_entry, load_offers
 from icefloe.service.domain.decide import Actor
+from icefloe.service.login import create_password_link
 from icefloe.service.logs import LogFormat
 from icefloe.service.opening import Opener
 from icefloe.service.operation.server import Announcement, serve
@@ -109,6 +111,8 @@ class Demo(Record):
     """The facts that the guide of a demo shows."""
 
     tokens: Mapping[str, str]
+    links: Mapping[str, str]
+    """Paths of pages on which each person sets a password, once."""
     request_id: str
 
 
@@ -304,7 +308,8 @@ async def _fill(service: Service, store: DemoStore) -> Demo:
         policy = Policy(assets.new_id("policy"), "lab", "open-data", "released/", anyone)
         assets.create_policy(connection, policy, "ada", now)
     await release(service, "lab", "live")
-    return Demo(tokens, await _ask(service, now))
+    links = {name: urlsplit(create_password_link(service, name)).path for name in tokens}
+    return Demo(tokens, links, await _ask(service, now))
 
 
 _BUCKETS: Final = (
@@ -343,6 +348,7 @@ def _write_data(store: DemoStore, now: datetime) -> None:
     values = np.arange(100.0)
     place = store.storage("archive").open()
     asyncio.run(place.put("tapes/reef.bin", values.tobytes()))
+    _write_map(store.storage("lab/atlas"))
     url = f"s3://{_BUCKET}/archive/tapes/"
     config = RepositoryConfig.default()
     options = ObjectStoreConfig.S3Compatible(store.options)
@@ -371,6 +377,32 @@ def _write_days(storage: Storage, now: datetime) -> None:
     session.commit("the last days")
 
 
+def _write_map(storage: Storage) -> None:
+    """Write the temperature of a planet, warm around its equator."""
+    session = Repository.open(storage).writable_session("main")
+    group = zarr.open_group(session.store)
+    latitude, longitude = np.linspace(-88, 88, 89), np.arange(0.0, 360.0, 2.0)
+    for name, values, units in (
+        ("lat", latitude, "degrees_north"),
+        ("lon", longitude, "degrees_east"),
+    ):
+        group.create_array(name, data=values, dimension_names=(name,), attributes={"units": units})
+    waves = np.sin(np.deg2rad(3 * longitude[None, :] + 2 * latitude[:, None]))
+    plane = 255 + 45 * np.cos(np.deg2rad(latitude))[:, None] ** 2 + 4 * waves
+    array = group.create_array(
+        "temperature",
+        shape=(_DAYS, *plane.shape),
+        chunks=(4, *plane.shape),
+        dtype="f4",
+        dimension_names=("time", "lat", "lon"),
+        attributes={"units": "K", "long_name": "Temperature at the surface"},
+    )
+    for first in range(0, _DAYS, 4):
+        days = np.arange(first, first + 4)[:, None, None]
+        array[first : first + 4] = plane + np.sin(days / 3)
+    session.commit("a map")
+
+
 async def _ask(service: Service, now: datetime) -> str:
     """Open lab/reef as bob, who is refused and requests access; return the id of the request."""
     with service.database.reading() as connection:
@@ -391,6 +423,7 @@ async def _ask(service: Service, now: datetime) -> str:
 def guide(demo: Demo, url: str, link: str | None) -> str:
     """Return what to try, as commands of a shell."""
     tokens = "\n".join(f"export {name.upper()}={token}" for name, token in demo.tokens.items())
+    pages = "\n".join(f"# {name.title()}: {url}{path}" for name, path in demo.links.items())
     return f"""\
 # Paste this into a shell. Ada is admin of lab, Bob a reader there, Eve admin of archive, and Zoe
 # admin of zoo. All of it ends with this process.
@@ -398,7 +431,9 @@ export ICEFLOE_SERVICE={url}
 {tokens}
 READ='{_READ}'
 
-# For the pages, and for `icefloe login {url}`, make an account of your own in a browser:
+# For the pages, open one of these links in a browser and set a password. Each works once.
+{pages}
+# Or make an account of your own, also for `icefloe login {url}`:
 # {link}
 
 # Bob reads a private repository of his lab, and Zoe a public one.

@@ -2,13 +2,24 @@
 
 from typing import Final
 
-from icefloe.service.pages import audit, buckets, decisions, organisations, policies, tokens
+from icefloe.service.pages import (
+    audit,
+    buckets,
+    decisions,
+    embargoes,
+    offers,
+    organisations,
+    policies,
+    tokens,
+)
 
 ROUTERS: Final = (
     organisations.router,
     tokens.router,
     buckets.router,
     policies.router,
+    offers.router,
+    embargoes.router,
     decisions.router,
     audit.router,
 )

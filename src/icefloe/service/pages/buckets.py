@@ -11,14 +11,14 @@ from icefloe.catalog.model import PREFIX, Bucket, BucketState, Delegation, Platf
 from icefloe.catalog.wire import (
     BucketCredential,
     BucketCredentialRequest,
+    BucketSettings,
     NewBucket,
     OwnershipProof,
-    ProbeReport,
     Suspension,
 )
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.records import Record
-from icefloe.service.buckets import NEEDED_SECRETS, PLATFORMS
+from icefloe.records import Record, asdict
+from icefloe.service.buckets import NEEDED_SECRETS, PLATFORMS, last_checks
 from icefloe.service.database import rows, tables
 from icefloe.service.database.facts import load_world
 from icefloe.service.domain.actions import Action
@@ -29,6 +29,7 @@ from icefloe.service.http.access import Permit, actor_of
 from icefloe.service.http.problems import status_of
 from icefloe.service.pages.admission import (
     MembersRoute,
+    if_match,
     may_visit,
     moment,
     record_of,
@@ -68,7 +69,7 @@ _CHOICES: Final[Mapping[Delegation, tuple[str, ...]]] = {
     Delegation.ANONYMOUS: ("path_style", "allow_http"),
 }
 """The settings that are true or false."""
-_COMMON: Final = ("name", "bucket", "prefix")
+_COMMON: Final = ("platform", "bucket", "prefix")
 
 
 @router.get("/organisations/{org}/new-bucket")
@@ -76,53 +77,109 @@ def show_registration(
     visit: Visitor, permit: _ChangeBuckets, org: str, delegation: str = "role"
 ) -> Response:
     """Show the form to register a bucket that is delegated in one of the ways."""
-    way = record_of(Delegation, delegation)
-    return _registration(visit, permit, org, way)
+    return _form(visit, permit, org, record_of(Delegation, delegation))
 
 
 @router.post("/organisations/{org}/new-bucket")
 def register_bucket(visit: Visitor, permit: _ChangeBuckets, org: str) -> Response:
     """Register a bucket. Its secrets are stored, and never shown."""
-    fields = visit.fields
-    way = record_of(Delegation, fields.get("delegation", ""))
-    texts = {name: fields[name].strip() for name in (*_COMMON, *_TEXTS[way]) if name in fields}
-    choices = {name: name in fields for name in _CHOICES[way]}
-    names = frozenset().union(*NEEDED_SECRETS[way])
-    secrets = {name: fields[name].replace("\r\n", "\n") for name in names if fields.get(name)}
-    platform = {"platform": fields.get("platform", ""), "delegation": way.value}
+    way, values, secrets = _typed(visit.fields)
+    values["name"] = visit.fields.get("name", "").strip()
     try:
-        new = record_of(NewBucket, {**texts, **choices, **platform, "secrets": secrets})
+        new = record_of(NewBucket, {**values, "delegation": way, "secrets": secrets})
         buckets.register_bucket(permit, org, new)
     except IcefloeError as error:
-        typed = {**texts, **choices}
-        return _registration(visit, permit, org, way, status_of(error), str(error), typed)
+        return _form(visit, permit, org, way, values=values, error=error)
     return redirect(f"/organisations/{org}/buckets/{new.name}")
 
 
-def _registration(
+@router.get("/organisations/{org}/buckets/{bucket}/edit")
+def show_settings(
+    visit: Visitor, permit: _ChangeBuckets, org: str, bucket: str, delegation: str | None = None
+) -> Response:
+    """Show the form to change a bucket, with its present settings and without its secrets."""
+    present = _load(permit, org, bucket)
+    way = present.delegation if delegation is None else record_of(Delegation, delegation)
+    return _form(visit, permit, org, way, present=present, values=asdict(present))
+
+
+@router.post("/organisations/{org}/buckets/{bucket}/edit")
+def change_bucket(visit: Visitor, permit: _ChangeBuckets, org: str, bucket: str) -> Response:
+    """Change the settings of a bucket, which is to be probed again then."""
+    present = _load(permit, org, bucket)
+    way, values, secrets = _typed(visit.fields)
+    try:
+        settings = record_of(BucketSettings, {**values, "delegation": way, "secrets": secrets})
+        buckets.change_bucket(permit, org, bucket, settings, if_match(visit.fields))
+    except IcefloeError as error:
+        return _form(visit, permit, org, way, present=present, values=values, error=error)
+    return redirect(f"/organisations/{org}/buckets/{bucket}")
+
+
+@router.post("/organisations/{org}/buckets/{bucket}/forget")
+def forget_bucket(visit: Visitor, permit: _ChangeBuckets, org: str, bucket: str) -> Response:
+    """Forget a bucket whose name was typed again. Stored data stays."""
+    try:
+        if visit.fields.get("confirm_name") != bucket:
+            problem = f"type the name {bucket} to forget the bucket"
+            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+        buckets.delete_bucket(permit, org, bucket)
+    except IcefloeError as error:
+        present = _load(permit, org, bucket)
+        values, way = asdict(present), present.delegation
+        return _form(visit, permit, org, way, present=present, values=values, error=error)
+    return redirect(f"/organisations/{org}#buckets")
+
+
+def _load(permit: Permit, org: str, bucket: str) -> Bucket:
+    answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, bucket)
+    return result_of(answer, Bucket)
+
+
+def _typed(fields: Mapping[str, str]) -> tuple[Delegation, dict[str, Any], dict[str, str]]:
+    """Return what was typed into the form of a bucket: way, settings, and secrets."""
+    way = record_of(Delegation, fields.get("delegation", ""))
+    names = (*_COMMON, *_TEXTS[way])
+    texts = {name: fields[name].strip() for name in names if name in fields}
+    choices = {name: name in fields for name in _CHOICES[way]}
+    secrets = {
+        name: fields[name].replace("\r\n", "\n") for name in _secret_names(way) if fields.get(name)
+    }
+    return way, {**texts, **choices}, secrets
+
+
+def _secret_names(way: Delegation) -> list[str]:
+    return sorted(frozenset().union(*NEEDED_SECRETS[way]))
+
+
+def _form(
     visit: Visit,
     permit: Permit,
     org: str,
     way: Delegation,
-    status: int = 200,
-    problem: str = "",
+    *,
+    present: Bucket | None = None,
     values: Mapping[str, object] | None = None,
+    error: IcefloeError | None = None,
 ) -> Response:
+    """Show the form of a bucket: of the present one to change, or of a new one."""
     return show(
         visit,
-        "new_bucket.html",
-        status,
+        "bucket_form.html",
+        200 if error is None else status_of(error),
         org=org,
+        present=present,
         way=way,
         ways=tuple(Delegation),
         platforms=[platform for platform in Platform if platform in PLATFORMS[way]],
         texts=_TEXTS[way],
         choices=_CHOICES[way],
-        secrets=sorted(frozenset().union(*NEEDED_SECRETS[way])),
+        secrets=_secret_names(way),
         has_alternatives=len(NEEDED_SECRETS[way]) > 1,
+        keeps_secrets=present is not None and present.delegation is way,
         external_id=permit.service.external_id(org),
-        values=values or {},
-        problem=problem,
+        values={name: value for name, value in (values or {}).items() if value is not None},
+        problem="" if error is None else str(error),
     )
 
 
@@ -142,12 +199,12 @@ def show_bucket(
 
 @router.post("/organisations/{org}/buckets/{bucket}/probe")
 async def probe_bucket(visit: Visitor, permit: _ChangeBuckets, org: str, bucket: str) -> Response:
-    """Probe a bucket, and show each attempt."""
+    """Probe a bucket; its page shows each attempt."""
     try:
-        report = result_of(await buckets.probe(permit, org, bucket), ProbeReport)
+        await buckets.probe(permit, org, bucket)
     except IcefloeError as error:
         return await asyncio.to_thread(_refused, visit, permit, org, bucket, error)
-    return await asyncio.to_thread(_page, visit, permit, org, bucket, report=report)
+    return redirect(f"/organisations/{org}/buckets/{bucket}#probe")
 
 
 @router.post("/organisations/{org}/buckets/{bucket}/suspend")
@@ -200,10 +257,8 @@ def _page(
     *,
     problem: str = "",
     notice: str = "",
-    report: ProbeReport | None = None,
 ) -> Response:
-    answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, bucket)
-    found = result_of(answer, Bucket)
+    found = _load(permit, org, bucket)
     may_change = permit.allows(Action.CHANGE_BUCKETS)
     proof = None
     if may_change:
@@ -214,6 +269,7 @@ def _page(
         table = tables.policies
         on_it = (table.c.organisation == org, table.c.bucket == bucket)
         own = rows.find_all(connection, table, Policy, *on_it, limit=_MOST_POLICIES)
+        checks = last_checks(connection, found)
     return show(
         visit,
         "bucket.html",
@@ -228,7 +284,8 @@ def _page(
         may_change=may_change,
         may_share=permit.allows(Action.CHANGE_POLICIES),
         proof=proof,
-        report=report,
+        checks=checks,
+        failures=sum(not check.passed for check in checks),
         problem=problem,
         notice=notice,
     )
@@ -250,8 +307,7 @@ def show_needs(
     prefix: str = "",
 ) -> Response:
     """Show the repositories that refer to data below a prefix of a bucket."""
-    answer = buckets.show_bucket(permit.also(Action.SEE_BUCKETS), org, bucket)
-    found = result_of(answer, Bucket)
+    found = _load(permit, org, bucket)
     values: dict[str, Any] = {"org": org, "bucket": found, "prefix": prefix, "needs": None}
     try:
         check_prefix(prefix)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Response
 
 from icefloe.catalog.model import AccessRequest, Bucket, Decision, PolicyScope
+from icefloe.catalog.transport import REASONS
 from icefloe.catalog.wire import Page, PolicySettings, RequestDecision, RequestProposal
 from icefloe.errors import IcefloeError
 from icefloe.service.domain.actions import Action
@@ -99,6 +100,7 @@ def _page(
         org=org,
         proposal=proposal,
         asked=proposal.request,
+        reasons=REASONS,
         fields=fields_of(policy) if policy else {},
         scopes=tuple(PolicyScope),
         impact=proposal.simulation,

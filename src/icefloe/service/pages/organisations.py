@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from icefloe.catalog.model import (
     Bucket,
+    Embargo,
     Listing,
     Member,
     Organisation,
@@ -20,7 +21,6 @@ from icefloe.catalog.wire import (
     CreatedInvitation,
     CreatedToken,
     MemberRole,
-    NewListing,
     NewMemberInvitation,
     NewOrganisation,
     NewServiceAccount,
@@ -29,7 +29,7 @@ from icefloe.catalog.wire import (
     SubscriptionDecision,
 )
 from icefloe.errors import IcefloeError
-from icefloe.service.database import assets
+from icefloe.service.database import assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.http import (
     buckets,
@@ -50,7 +50,6 @@ from icefloe.service.pages.admission import (
     record_of,
     result_of,
     show,
-    words_of,
 )
 from icefloe.service.pages.site import Visit, Visitor, redirect
 from icefloe.service.pages.tokens import token_fields
@@ -157,6 +156,8 @@ def _page(
     answer = organisations.show_organisation(permit.also(Action.SEE_ORGANISATION), org)
     with permit.service.database.reading() as connection:
         deleted = assets.deleted_policies(connection, org, limit=_MOST_DELETED)
+        theirs = tables.embargoes.c.organisation == org
+        embargoes = rows.find_all(connection, tables.embargoes, Embargo, theirs)
     notes = {"problem": "", "notice": "", "secret": "", "link": ""}
     return show(
         visit,
@@ -169,6 +170,7 @@ def _page(
         buckets=result_of(own_buckets, Page[Bucket]),
         policies=result_of(own_policies, Page[Policy]),
         deleted_policies=deleted,
+        embargoes={embargo.repository: embargo for embargo in embargoes},
         listings=result_of(own_listings, Page[Listing]),
         subscriptions=result_of(all_subscriptions, Page[Subscription]),
         roles=tuple(Role),
@@ -269,31 +271,15 @@ def disable_account(visit: Visitor, permit: _ChangeMembers, org: str, account: s
 _ChangeListings = Annotated[Permit, Depends(may_visit(Action.CHANGE_LISTINGS))]
 
 
-@router.post("/organisations/{org}/listings")
-def create_listing(visit: Visitor, permit: _ChangeListings, org: str) -> Response:
-    """Offer a whole repository to other organisations."""
-    fields = visit.fields
-    body = {
-        **_some(fields, "name", "repository", "title", "licence", "terms"),
-        "offered_to": words_of(fields.get("offered_to", "")),
-        "needs_approval": "needs_approval" in fields,
-    }
-    try:
-        listings.create_listing(permit, org, record_of(NewListing, body))
-    except IcefloeError as error:
-        return _refused(visit, permit, org, error)
-    return redirect(f"/organisations/{org}#listings")
-
-
-@router.post("/organisations/{org}/listings/{name}/delete")
-def delete_listing(visit: Visitor, permit: _ChangeListings, org: str, name: str) -> Response:
+@router.post("/organisations/{org}/listings/{listing}/delete")
+def delete_listing(visit: Visitor, permit: _ChangeListings, org: str, listing: str) -> Response:
     """Delete a listing with all subscriptions to it."""
     try:
-        listings.delete_listing(permit, org, name)
+        listings.delete_listing(permit, org, listing)
     except IcefloeError as error:
         return _refused(visit, permit, org, error)
     until = moment(permit.service.issued_until())
-    notice = f"{name} and its subscriptions are deleted. Credentials that exist end by {until}."
+    notice = f"{listing} and its subscriptions are deleted. Credentials that exist end by {until}."
     return _page(visit, permit, org, notice=notice)
 
 

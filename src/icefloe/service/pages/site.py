@@ -45,6 +45,8 @@ class Visit(Record):
     """The form that was sent."""
     next: str
     """The page to show after a login."""
+    area: str
+    """The link of the navigation that the page belongs to."""
 
 
 def visit_of(request: Request, fields: Annotated[dict[str, str], Depends(form_fields)]) -> Visit:
@@ -62,7 +64,10 @@ def visit_of(request: Request, fields: Annotated[dict[str, str], Depends(form_fi
             raise AccessDeniedError(problem)
     secret = cookie or random.token_urlsafe(32)
     target = fields.get("next") or request.query_params.get("next", "")
-    return Visit(service, request.state.request_id, secret, session, fields, local_path(target))
+    area = area_of(request.url.path)
+    return Visit(
+        service, request.state.request_id, secret, session, fields, local_path(target), area
+    )
 
 
 Visitor = Annotated[Visit, Depends(visit_of)]
@@ -79,6 +84,16 @@ def local_path(target: str) -> str:
     return target if is_plain and target.startswith("/") and target[1:2] != "/" else "/"
 
 
+def area_of(path: str) -> str:
+    """Return the link of the navigation that a page belongs to.
+
+    >>> area_of("/organisations/lab/audit"), area_of("/repos/lab/sst/"), area_of("/")
+    ('/organisations', '/repositories', '/repositories')
+    """
+    first = path.strip("/").partition("/")[0]
+    return "/repositories" if first in {"", "repos"} else f"/{first}"
+
+
 def quoted(path: str) -> str:
     """Return a path as a part of a query."""
     return quote(path, safe="/")
@@ -89,7 +104,7 @@ def page(visit: Visit, template: str, status: int = 200, **values: Any) -> Respo
     person = visit.session.caller.person if visit.session else None
     csrf = login.csrf_token(visit.service, visit.secret)
     provider = visit.service.settings.oidc
-    text = _render(template, person=person, csrf=csrf, provider=provider, **values)
+    text = _render(template, person=person, csrf=csrf, provider=provider, area=visit.area, **values)
     response = HTMLResponse(text, status, HEADERS)
     set_cookie(visit.service, response, visit.secret)
     return response
@@ -106,7 +121,8 @@ def navigation_of(request: Request) -> str:
     if cookie is None or "authorization" in request.headers:
         return ""
     csrf, name = login.csrf_token(service, cookie), request.state.person
-    return _render("navigation.html", name=name, csrf=csrf)
+    area = area_of(request.url.path)
+    return _render("navigation.html", name=name, csrf=csrf, area=area)
 
 
 def redirect(target: str) -> Response:
@@ -166,7 +182,7 @@ def _as_page(handler: _Handler) -> _Handler:
         visit = await _visit_again(request)
         if visit is not None:
             return page(visit, "error.html", response.status_code, text=text)
-        content = _render("error.html", person=None, csrf="", text=text)
+        content = _render("error.html", person=None, csrf="", area="", text=text)
         return HTMLResponse(content, response.status_code, HEADERS)
 
     return show

@@ -58,6 +58,14 @@
     return Math.max(...gaps.filter(Number.isFinite), 0) / 2;
   }
 
+  // Round numbers between two others, with at most so many steps between them.
+  function roundNumbers(low, high, count) {
+    const least = (high - low) / count, power = 10 ** Math.floor(Math.log10(least));
+    const width = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least) ?? least;
+    const first = Math.ceil(low / width), number = Math.floor(high / width) - first + 1;
+    return Array.from({ length: number }, (_, i) => (first + i) * width);
+  }
+
   const shown = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(6))) : "missing");
 
   // A value with as many digits as its rounding allows.
@@ -183,7 +191,7 @@
       context.drawImage(this.image(rows, columns, flipX, flipY), 70, 10, this.frame.width, height);
       if (isMap) await this.drawCoast(context, down, right);
       this.drawAxes(context, down, right);
-      this.drawColourBar(context);
+      if (this.header.range) this.drawColourBar(context);
       this.place.replaceChildren(canvas);
     }
 
@@ -294,6 +302,13 @@
         const share = ((step - down.start) / down.stride + 0.5) / down.values.length;
         context.fillText(label.slice(0, 10), x - 6, y + (flipY ? 1 - share : share) * height + 4);
       });
+      if (down.labels.some(([, label]) => label.length > 6)) return; // there is no room for the name
+      context.save();
+      context.translate(14, y + height / 2);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "center";
+      context.fillText(`${down.name} ${down.units}`.trim().slice(0, Math.floor(height / 6)), 0, 0);
+      context.restore();
     }
 
     drawColourBar(context) {
@@ -308,10 +323,8 @@
       }
       context.fillStyle = textColour();
       context.textAlign = "left";
-      const marks = height > 100 ? 4 : 1;
-      for (let i = 0; i <= marks; i++) {
-        const value = high + ((low - high) * i) / marks;
-        context.fillText(shown(Number(value.toPrecision(4))), left + 18, y + (i * height) / marks + (i ? (i === marks ? 0 : 4) : 9));
+      for (const value of roundNumbers(low, high, height > 100 ? 6 : 3)) {
+        context.fillText(shown(value), left + 18, y + ((high - value) / (high - low)) * height + 4);
       }
       context.fillText(this.header.units.slice(0, 12), left, y + height + 16);
     }
