@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, zip_longest
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from icefloe.printable import escaped_html, printable
 from icefloe.records import MutableRecord, Record, asdict, field_names
@@ -130,6 +130,13 @@ def _unfolded(heading: str, content: str) -> str:
 
 def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
+
+
+class TextPrinter(Protocol):
+    """What IPython gives a value that it shows as text."""
+
+    def text(self, text: str) -> None:
+        """Write a text."""
 
 
 class JsonReady:

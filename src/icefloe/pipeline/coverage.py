@@ -33,7 +33,7 @@ from icefloe.pipeline.writing.provenance import (
 )
 from icefloe.printable import printable
 from icefloe.records import Record
-from icefloe.reports import JsonReady, counted, object_html
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html
 
 _DAY: Final = 86_400_000_000
 
@@ -192,6 +192,9 @@ class DatasetCoverage(JsonReady, Record):
     def __str__(self) -> str:
         return coverage_text(self)
 
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         return coverage_html([self])
 
@@ -217,6 +220,9 @@ class Coverages(tuple[DatasetCoverage, ...]):
 
     def __str__(self) -> str:
         return "\n\n".join(map(coverage_text, self)) or "no dataset of files"
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         return coverage_html(self)

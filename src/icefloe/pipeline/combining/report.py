@@ -7,7 +7,7 @@ from typing import Any
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, field, replace
-from icefloe.reports import JsonReady, counted, object_html, table_text
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html, table_text
 
 
 class Misfit(Record, order=True):
@@ -226,6 +226,9 @@ class Report(JsonReady, Record):
             counted(len(misfits), "misfit"): (("file", "kind", "what"), rows),
             counted(len(notes), "note"): (("note",), [[note] for note in notes[:most]]),
         }
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(self.summary())
 
     def _repr_html_(self) -> str:
         return object_html("pipeline.Report", {"files": self.summary()}, tables=self.tables())

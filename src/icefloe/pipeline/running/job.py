@@ -37,7 +37,7 @@ from icefloe.pipeline.running.progress import OnProgress, Watch
 from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
-from icefloe.reports import JsonReady, counted, object_html, shown_bytes
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html, shown_bytes
 from icefloe.transactions.commit import LogWriter, commit
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.external_manifests import link_manifests, write_log
@@ -82,6 +82,9 @@ class AnyReport(JsonReady, Record, kw_only=True):
     def summary(self) -> str:
         """Return a summary in one line."""
         return self._ending()
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(self.summary())
 
     def _repr_html_(self) -> str:
         facts = {
