@@ -114,7 +114,9 @@ def save(path: Path, cells: list[dict[str, Any]]) -> None:
     """Write a notebook; nothing in it depends on who ran it."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    text = json.dumps({"cells": cells, "metadata": metadata, **_FORMAT}, indent=1, ensure_ascii=False)
+    text = json.dumps(
+        {"cells": cells, "metadata": metadata, **_FORMAT}, indent=1, ensure_ascii=False
+    )
     path.write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -60,9 +60,7 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def make_archives(
-    console: Console, folder: Path, deliveries: Deliveries
-) -> Weather:
+def make_archives(console: Console, folder: Path, deliveries: Deliveries) -> Weather:
     """Put files where they would come from, in place of those of an earlier run."""
     for name in ("archive", "cube"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -46,5 +46,7 @@ def ask(console: Console, job: Ingest, archive: Weather, deliveries: Deliveries)
 
     console.rule("Coverage")
     run("coverage", cube)
-    if not all(dataset.is_complete for dataset in read_coverage(repository.readonly_session("main"))):
+    if not all(
+        dataset.is_complete for dataset in read_coverage(repository.readonly_session("main"))
+    ):
         raise SystemExit("something is missing")

@@ -58,7 +58,9 @@ class Ingest:
         self.ingest_weather(code=MISFIT)
         if self.opened().lookup_branch("main") != before:
             raise SystemExit("something was committed")
-        self.shell.console.print("Nothing was committed. The file is delivered again; we try again:")
+        self.shell.console.print(
+            "Nothing was committed. The file is delivered again; we try again:"
+        )
 
     def ingest_weather(self, code: int = 0) -> None:
         """Make a dataset of thousands of files, with room for days that are late."""

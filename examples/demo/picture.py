@@ -59,7 +59,9 @@ def draw(repository: icefloe.Repository, path: Path) -> list[Path]:
 def draw_maps(figure: Figure, axes: list[Axes], repository: icefloe.Repository) -> None:
     """Draw the ocean of the last month, and its difference from the first one."""
     ocean = opened(repository, "ocean")
-    dates = [f"{moment.year}-{moment.month:02}-{moment.day:02}" for moment in ocean.time_centered.values]
+    dates = [
+        f"{moment.year}-{moment.month:02}-{moment.day:02}" for moment in ocean.time_centered.values
+    ]
     first, last = (on_degrees(ocean.isel(time_counter=month)) for month in (0, -1))
     maps: list[tuple[Field, str, tuple[float, float], str]] = [
         (last, "turbo", (-2, 30), f"surface of the ocean, {dates[-1]}"),
@@ -104,7 +106,11 @@ def draw_curves(axis: Axes, repository: icefloe.Repository) -> None:
         values = np.asarray(weather.temperature.isel(lat=-2).mean("lon"), np.float64)
         days = int(np.isfinite(values).sum())
         axis.plot(
-            weather.time.values, values, color=colour, linewidth=0.8, label=f"{label}, {days:,} days"
+            weather.time.values,
+            values,
+            color=colour,
+            linewidth=0.8,
+            label=f"{label}, {days:,} days",
         )
         latitude = float(weather.lat[-2])
     with_dates(axis)
@@ -119,7 +125,9 @@ def draw_coverage(axis: Axes, coverage: DatasetCoverage) -> None:
     """Draw what a dataset has, lacks, and got late, along its dates."""
     for row, family in enumerate(coverage.families):
         for span in family.spans:
-            begin, end = (date2num(datetime.fromisoformat(text)) for text in (span.first, span.last))
+            begin, end = (
+                date2num(datetime.fromisoformat(text)) for text in (span.first, span.last)
+            )
             width = (end - begin) * span.steps / max(span.steps - 1, 1) or 1
             axis.broken_barh([(begin, width)], (row, 0.8), color=COLOURS[span.presence][1])
     files = sum(family.files for family in coverage.families)

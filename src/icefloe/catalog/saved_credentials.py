@@ -93,7 +93,9 @@ def credentials_path(environment: Mapping[str, str] = os.environ) -> Path:
     return user_folder(environment) / "credentials.toml"
 
 
-def read_saved_credentials(environment: Mapping[str, str] = os.environ) -> dict[str, SavedCredential]:
+def read_saved_credentials(
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, SavedCredential]:
     """Read which credentials are saved; none if there is no file."""
     path = credentials_path(environment)
     try:

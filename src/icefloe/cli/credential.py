@@ -62,10 +62,15 @@ def add(
     if as_json:
         show_json(saved.to_dict())
     else:
-        echo(f"saved {name} ({saved.source}); use it with --credential or --authorize {name}=URL")
+        echo(
+            f"saved {name} ({saved.source}); use it with `icefloe config add NAME URL --credential"
+            f" {name}`, or as {name}=URL to authorise virtual chunks"
+        )
 
 
-def _variables(pairs: list[str] | tuple[()], known: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, str]:
+def _variables(
+    pairs: list[str] | tuple[()], known: tuple[str, ...], needed: tuple[str, ...]
+) -> dict[str, str]:
     variables = {}
     for pair in pairs:
         part, sign, variable = pair.partition("=")

@@ -244,8 +244,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "add",
                 "credential:add",
-                "Save a credential under a name: its secrets are asked for, and go to the"
-                " keyring.",
+                "Save a credential under a name: its secrets are asked for, and go to the keyring.",
             ),
             LazyCommand(
                 "list",

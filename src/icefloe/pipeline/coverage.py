@@ -653,7 +653,9 @@ def coverage_html(datasets: Sequence[DatasetCoverage]) -> str:
     facts = {"datasets": "no dataset of files"} if not datasets else {}
     tables = {"missing": (("dataset", "variables", "steps"), missing)}
     drawn = coverage_svg(datasets) if datasets else ""
-    return drawn + (object_html("pipeline.Coverage", facts, tables=tables) if missing or facts else "")
+    return drawn + (
+        object_html("pipeline.Coverage", facts, tables=tables) if missing or facts else ""
+    )
 
 
 # -- SVG -------------------------------------------------------------------------------------

@@ -137,7 +137,10 @@ class Diff:
         """Yield a row for each change: what happened, to which node, and how much."""
         for name, title in _TITLES.items():
             noun, verb = title.lower().split(" ", 1)
-            yield from ((f"{noun.removesuffix('s')} {verb}", path, "") for path in sorted(getattr(self, name)))
+            yield from (
+                (f"{noun.removesuffix('s')} {verb}", path, "")
+                for path in sorted(getattr(self, name))
+            )
         for path, chunks in self.chunk_coordinates.items():
             yield "chunks written or deleted", path, _extent(chunks)
         for path, count in self.linked_chunks.items():
@@ -153,8 +156,7 @@ def _extent(chunks: Coordinates) -> str:
         return text
     first, last = chunks.min(axis=0).tolist(), chunks.max(axis=0).tolist()
     ranges = (
-        str(low) if low == high else f"{low}–{high}"
-        for low, high in zip(first, last, strict=True)
+        str(low) if low == high else f"{low}–{high}" for low, high in zip(first, last, strict=True)
     )
     return f"{text}, at [{', '.join(ranges)}] of the chunk grid"
 

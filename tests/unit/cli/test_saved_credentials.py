@@ -78,9 +78,7 @@ def opened(name: str) -> Any:
     return spec.credentials
 
 
-def test_secrets_are_asked_for_and_go_to_the_keyring(
-    settings: Path, ring: MemoryKeyring
-) -> None:
+def test_secrets_are_asked_for_and_go_to_the_keyring(settings: Path, ring: MemoryKeyring) -> None:
     added = run("credential", "add", "lab", typed=ANSWERS)
     assert "very-secret" not in added.output
     kept = json.loads(ring.passwords["icefloe", "lab"])

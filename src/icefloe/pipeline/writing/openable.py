@@ -22,7 +22,7 @@ _SINCE: Final = re.compile(
 )
 _SECONDS: Final = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 _CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian")
-_EARLIEST, _LATEST = datetime(1700, 1, 1), datetime(2250, 1, 1)  # noqa: DTZ001 - as in files
+_EARLIEST, _LATEST = datetime(1700, 1, 1), datetime(2250, 1, 1)
 _PERIODS: Final = re.compile(r"(?i)(week|day|hour|minute|second|milli|micro|nano)|^(ms|us|ns)$")
 _UNUSUAL: Final = ("_Unsigned", "_Encoding", "dtype")
 _MOST_BYTES: Final = 1 << 20
@@ -141,7 +141,7 @@ def _decodes(array: "zarr.Array[Any]", attributes: Mapping[str, Any]) -> bool:
     if written is None or not is_usual:
         return False
     try:
-        begin = datetime(*(int(number or 0) for number in written.groups()[1:]))  # type: ignore[arg-type]  # noqa: DTZ001
+        begin = datetime(*(int(number or 0) for number in written.groups()[1:]))  # type: ignore[arg-type]
         values = np.asarray(array[...])
         if values.size == 0:
             return False
