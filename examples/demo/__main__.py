@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-import icefloe
 from examples.demo.asking import ask
+from examples.demo.commands import Shell
 from examples.demo.ingesting import Ingest
 from examples.demo.picture import draw
 from examples.demo.weather import Deliveries, Weather, copy_ocean, weather, write_days
@@ -29,21 +29,23 @@ def main() -> None:
     console = Console(highlight=False)
     folder: Path = options.folder.absolute()
     deliveries = Deliveries(options.files)
+    job = Ingest(Shell(console), folder)
     console.rule("Two archives")
-    archive, months = make_archives(console, folder, deliveries)
-    repository = create_repository(folder)
-    with spark_here(console) as spark:
-        job = Ingest(console, spark, repository)
-        job.ingest_ocean(months[:2])
-        job.catch_a_broken_file(archive)
+    archive = make_archives(console, folder, deliveries)
+    console.rule("Months of the ocean, without Spark")
+    job.ingest_ocean("nemo_1m_20150[12]*.nc")
+    with spark_here(console):
+        console.rule("A broken file")
+        job.catch_a_broken_file()
         archive.write(deliveries.broken)
-        job.ingest_weather(archive)
+        job.ingest_weather()
+        job.name_the_delivery()
         console.rule("The next delivery")
         write_with_progress(console, archive, deliveries.second)
-        job.append_weather(archive, deliveries)
-        job.append_ocean(months)
-    ask(console, repository, archive, deliveries)
-    draw(repository, folder / "picture.svg")
+        job.append_weather(deliveries)
+    job.append_ocean()
+    ask(console, job, archive, deliveries)
+    draw(job.opened(), folder / "picture.svg")
     say_goodbye(console, options.folder, archive, time.monotonic() - begin)
 
 
@@ -58,9 +60,7 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def make_archives(
-    console: Console, folder: Path, deliveries: Deliveries
-) -> tuple[Weather, list[Path]]:
+def make_archives(console: Console, folder: Path, deliveries: Deliveries) -> Weather:
     """Put files where they would come from, in place of those of an earlier run."""
     for name in ("archive", "cube"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -72,7 +72,7 @@ def make_archives(
         f"[bold]weather[/]  {len(deliveries.first)} of {deliveries.days} days, one netCDF file"
         f" each; {len(deliveries.late)} days are late, and one upload was cut off"
     )
-    return archive, months
+    return archive
 
 
 def write_with_progress(console: Console, archive: Weather, days: Sequence[int]) -> None:
@@ -81,23 +81,6 @@ def write_with_progress(console: Console, archive: Weather, days: Sequence[int])
         task = progress.add_task("writing files", total=len(days))
         for done in write_days(archive, days, os.cpu_count() or 1):
             progress.advance(task, done)
-
-
-def create_repository(folder: Path) -> icefloe.Repository:
-    """Make a repository that may refer to files of the archives, and open it for reading them."""
-    files = folder / "archive"
-    prefix = f"{files.as_uri()}/"
-    config = icefloe.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(files)))
-    )
-    return icefloe.Repository.create(
-        icefloe.local_filesystem_storage(str(folder / "cube")),
-        config,
-        authorize_virtual_chunk_access=icefloe.containers_credentials(
-            {prefix: icefloe.credentials.LocalFileSystemAccess}
-        ),
-    )
 
 
 @contextmanager
@@ -116,7 +99,7 @@ def say_goodbye(console: Console, folder: Path, archive: Weather, seconds: float
     cube, late = folder / "cube", archive.path(Deliveries(archive.files).late[0])
     pattern = folder / "archive" / "weather" / "*" / "*.nc"
     hints = {
-        "the picture": f"{folder / 'picture.svg'} (any browser shows it)",
+        "the picture": f"{folder / 'picture.png'}, and the same as picture.svg",
         "coverage": f".venv/bin/icefloe coverage {cube}",
         "which files": f".venv/bin/icefloe sources {cube} --like '{late.stem[:-1]}?.nc'",
         "who needs a file": f".venv/bin/icefloe dependencies {cube} --by array --all-versions"

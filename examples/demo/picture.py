@@ -1,122 +1,144 @@
-"""The picture at the end: a map, a curve and the coverage, as SVG without any library."""
+"""The pictures at the end: two maps, a curve and the coverage, as SVG and as PNG."""
 
-import base64
-import struct
-import zlib
-from itertools import groupby
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 import icefloe
 from examples.demo.reading import opened
-from icefloe.pipeline import coverage_svg, read_coverage
+from icefloe.pipeline import DatasetCoverage, Presence, read_coverage
 
 type Field = NDArray[np.float64]
-type Curve = list[tuple[float, float]]
 
-WARM = ((48, 18, 59), (70, 107, 227), (40, 187, 236), (164, 252, 60), (251, 126, 33), (122, 4, 3))
-CHANGE = ((5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31))
-LAND = (198, 200, 204)
-MAP_WIDTH, MAP_HEIGHT, MARGIN, WIDTH = 366, 300, 14, 760
-STYLE = (
-    "<style>.picture { font-family: sans-serif; font-size: 13px; fill: #24292f }"
-    " .curve { fill: none; stroke-width: 1.2 }</style>"
-)
+DEGREES = 2
+TAG = "first-delivery"
+LAND = "#c6c8cc"
+NOW, BEFORE = "#e07b1a", "#1f83c6"
+COLOURS = {
+    Presence.PRESENT: ("present", "#2f8f5b"),
+    Presence.LATE: ("came late", "#d9a514"),
+    Presence.PARTIAL: ("in part", "#8fbf9f"),
+    Presence.MISSING: ("missing", "#d65f5f"),
+}
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "icefloe",  # the same picture has the same bytes
+}
 
 
-def draw(repository: icefloe.Repository, path: Path) -> Path:
-    """Draw two maps of the ocean, the temperature of all days, and the coverage."""
-    ocean = opened(repository, "ocean").tos
-    last, first = (np.asarray(ocean.isel(time_counter=at), np.float64)[::-1] for at in (-1, 0))
-    now, before = (mean_of_days(repository, tag) for tag in (None, "first-delivery"))
-    right = MARGIN + MAP_WIDTH
-    parts = [
-        *drawn_map(MARGIN, 14, last, WARM, (-2, 30), "the ocean's surface in March, -2 to 30 °C"),
-        *drawn_map(right, 14, last - first, CHANGE, (-6, 6), "since January, -6 to 6 °C"),
-        *drawn_curves(360, now, before),
+def draw(repository: icefloe.Repository, path: Path) -> list[Path]:
+    """Draw maps of the ocean, the temperature of all days, and the coverage, in two formats."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 8.6), facecolor="white", layout="constrained")
+        grid = figure.add_gridspec(4, 2, height_ratios=(4, 3, 0.55, 0.55))
+        draw_maps(figure, [figure.add_subplot(grid[0, column]) for column in (0, 1)], repository)
+        draw_curves(figure.add_subplot(grid[1, :]), repository)
+        coverages = read_coverage(repository.readonly_session("main"))
+        for row, coverage in enumerate(coverages, start=2):
+            draw_coverage(figure.add_subplot(grid[row, :]), coverage)
+        patches = [Patch(color=colour, label=word) for word, colour in COLOURS.values()]
+        figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
+        written = [path.with_suffix(suffix) for suffix in (".svg", ".png")]
+        figure.savefig(written[0], dpi=100, metadata={"Date": None})
+        figure.savefig(written[1], dpi=130)
+    return written
+
+
+def draw_maps(figure: Figure, axes: list[Axes], repository: icefloe.Repository) -> None:
+    """Draw the ocean of the last month, and its difference from the first one."""
+    ocean = opened(repository, "ocean")
+    dates = [
+        f"{moment.year}-{moment.month:02}-{moment.day:02}" for moment in ocean.time_centered.values
     ]
-    below = coverage_svg(read_coverage(repository.readonly_session("main")))
-    parts.append(below.replace("<svg ", '<svg y="560" ', 1))
-    height = 560 + int(below.split('height="', 1)[1].split('"', 1)[0])
-    path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
-        f' viewBox="0 0 {WIDTH} {height}" role="img" aria-label="the result">{STYLE}'
-        f'<rect width="{WIDTH}" height="{height}" fill="#fbfcfd"/>' + "\n".join(parts) + "</svg>",
-        encoding="utf-8",
-    )
-    return path
-
-
-def mean_of_days(repository: icefloe.Repository, tag: str | None) -> NDArray[np.float64]:
-    """Read a curve in the north out of all files; days that are missing are not a number."""
-    weather = opened(repository, "weather", tag)
-    return np.asarray(weather.temperature.isel(lat=-2).mean("lon"), np.float64)
-
-
-def drawn_map(
-    x: int, y: int, field: Field, colours: Any, limits: tuple[float, float], title: str
-) -> list[str]:
-    """Put a map and its title at a place."""
-    low, high = limits
-    at = np.clip((field - low) / (high - low), 0, 1) * (len(colours) - 1)
-    steps = np.arange(len(colours))
-    is_land = np.isnan(field)
-    channels = [
-        np.where(is_land, land, np.interp(np.where(is_land, 0, at), steps, channel))
-        for land, channel in zip(LAND, zip(*colours, strict=True), strict=True)
+    first, last = (on_degrees(ocean.isel(time_counter=month)) for month in (0, -1))
+    maps: list[tuple[Field, str, tuple[float, float], str]] = [
+        (last, "turbo", (-2, 30), f"surface of the ocean, {dates[-1]}"),
+        (last - first, "RdBu_r", (-6, 6), f"change from {dates[0]} to {dates[-1]}"),
     ]
-    image = base64.b64encode(png(np.stack(channels, -1).astype(np.uint8))).decode()
-    return [
-        f'<text class="picture" x="{x}" y="{y + 12}">{title}</text>',
-        f'<image x="{x}" y="{y + 20}" width="{MAP_WIDTH - 8}" height="{MAP_HEIGHT}"'
-        f' preserveAspectRatio="none" href="data:image/png;base64,{image}"/>',
-    ]
+    for axis, (field, colours, (low, high), title) in zip(axes, maps, strict=True):
+        image = axis.imshow(
+            field,
+            cmap=mpl.colormaps[colours].with_extremes(bad=LAND),
+            vmin=low,
+            vmax=high,
+            origin="lower",
+            extent=(-180, 180, -90, 90),
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axis.set(title=title, xlabel="longitude [°]", ylabel="latitude [°]")
+        axis.set_xticks(range(-180, 181, 60))
+        axis.set_yticks(range(-90, 91, 30))
+        figure.colorbar(image, ax=axis, label="temperature [°C]", extend="both", shrink=0.9)
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Write an image; the format needs no more than this."""
-    height, width, _ = pixels.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
-        b"IDAT": zlib.compress(rows.tobytes()),
-        b"IEND": b"",
-    }
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts.items()
-    )
+def on_degrees(month: xr.Dataset) -> Field:
+    """Average a month in squares of degrees: the grid of the model is bent in the north."""
+    values = np.asarray(month.tos, np.float64).ravel()
+    rows = ((np.asarray(month.nav_lat).ravel() + 90) / DEGREES).astype(int)
+    columns = ((np.asarray(month.nav_lon).ravel() + 180) / DEGREES).astype(int)
+    shape = (180 // DEGREES, 360 // DEGREES)
+    is_sea = np.isfinite(values)
+    squares = np.clip(rows, 0, shape[0] - 1) * shape[1] + np.clip(columns, 0, shape[1] - 1)
+    sums = np.bincount(squares[is_sea], values[is_sea], shape[0] * shape[1])
+    counts = np.bincount(squares[is_sea], minlength=shape[0] * shape[1])
+    means = np.full(len(sums), np.nan)
+    means[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    return means.reshape(shape)
 
 
-def drawn_curves(y: int, now: Field, before: Field) -> list[str]:
+def draw_curves(axis: Axes, repository: icefloe.Repository) -> None:
     """Draw all days as they are now, and above it as the first delivery had them."""
-    height = 130
-    low, high = np.nanmin(now), np.nanmax(now)
-    scale = (WIDTH - 2 * MARGIN) / max(len(now) - 1, 1)
-    parts = [
-        f'<text class="picture" x="{MARGIN}" y="{y}">temperature in the north:'
-        f" {len(before)} days in the first delivery, some of them missing,"
-        f" and {len(now)} days now</text>"
-    ]
-    for values, colour in ((now, "#e07b1a"), (before, "#1f83c6")):
-        places = [
-            (MARGIN + at * scale, y + 20 + height * (1 - (value - low) / (high - low)))
-            for at, value in enumerate(values.tolist())
-        ]
-        parts += [polyline(run, colour) for run in unbroken(places)]
-    return parts
+    for tag, label, colour in ((None, "now", NOW), (TAG, "the first delivery", BEFORE)):
+        weather = opened(repository, "weather", tag)
+        values = np.asarray(weather.temperature.isel(lat=-2).mean("lon"), np.float64)
+        days = int(np.isfinite(values).sum())
+        axis.plot(
+            weather.time.values,
+            values,
+            color=colour,
+            linewidth=0.8,
+            label=f"{label}, {days:,} days",
+        )
+        latitude = float(weather.lat[-2])
+    with_dates(axis)
+    axis.set(title=f"mean temperature at {latitude:.0f}° north", ylabel="temperature [K]")
+    axis.legend(loc="upper left", ncols=2)
+    axis.margins(x=0.01)
+    low, high = axis.get_ylim()
+    axis.set_ylim(top=high + (high - low) / 4)  # room for the legend
 
 
-def unbroken(places: Curve) -> list[Curve]:
-    """Cut a curve where there is nothing."""
-    runs = groupby(places, key=lambda place: bool(np.isfinite(place[1])))
-    return [list(run) for is_there, run in runs if is_there]
+def draw_coverage(axis: Axes, coverage: DatasetCoverage) -> None:
+    """Draw what a dataset has, lacks, and got late, along its dates."""
+    for row, family in enumerate(coverage.families):
+        for span in family.spans:
+            begin, end = (
+                date2num(datetime.fromisoformat(text)) for text in (span.first, span.last)
+            )
+            width = (end - begin) * span.steps / max(span.steps - 1, 1) or 1
+            axis.broken_barh([(begin, width)], (row, 0.8), color=COLOURS[span.presence][1])
+    files = sum(family.files for family in coverage.families)
+    axis.set_title(f"{coverage.group}: {coverage.length:,} steps in {files:,} files", loc="left")
+    axis.set_yticks([])
+    axis.margins(x=0.01)
+    with_dates(axis)
 
 
-def polyline(run: Curve, colour: str) -> str:
-    """Draw one piece of a curve."""
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in run)
-    return f'<polyline class="curve" stroke="{colour}" points="{points}"/>'
+def with_dates(axis: Any) -> None:
+    """Write dates below an axis, as short as they can be."""
+    locator = AutoDateLocator()
+    axis.xaxis.set_major_locator(locator)
+    axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -24,6 +24,7 @@ from .api.session import ForkSession, Session
 from .api.status import RepoAvailability, RepoStatus
 from .api.updates import Update, UpdateType
 from .catalog.client import Client
+from .catalog.names import saved_storage
 from .config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -343,6 +344,7 @@ __all__ = [
     "s3_static_credentials",
     "s3_storage",
     "s3_store",
+    "saved_storage",
     "set_logs_filter",
     "shutdown_telemetry",
     "spec_version",

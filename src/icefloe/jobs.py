@@ -9,11 +9,21 @@ from contextlib import contextmanager
 from typing import Final, Literal, overload
 
 from icefloe.api.repository import Repository
+from icefloe.api.session import state_of
+from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.nodes import ArrayNode
+from icefloe.format.paths import absolute_path
 from icefloe.pipeline.combining.dimensions import advise, suggest_dimension
 from icefloe.pipeline.copying.copies import find_arrays
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT, CopyOptions, values_bytes
-from icefloe.pipeline.copying.origins import Copyable, CopySource, source_alone, source_of
+from icefloe.pipeline.copying.origins import (
+    Copyable,
+    CopySource,
+    RepositorySource,
+    source_alone,
+    source_of,
+)
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, ValueCheck
@@ -31,6 +41,7 @@ from icefloe.pipeline.writing.provenance import (
     sort_sources,
 )
 from icefloe.records import Record, replace
+from icefloe.transactions.chunks import require_authorised
 
 type EngineName = Literal["auto", "local", "spark"]
 """Where the tasks of a job run."""
@@ -226,7 +237,7 @@ def ingest(
             source = source_alone(sources, reached)
         except InvalidInputError as error:
             raise without_dimensions(sources, parse, reached) from error
-        work = _work_of_group(source, copy)
+        work = _work_of_group(require_readable(source), copy)
         files: Sources = sources
     else:
         if preprocess is not None:
@@ -407,7 +418,8 @@ def rechunk(
         (4, 1)
     """
     reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
-    work = _work_of_group(source_of(source, source_group, reached), copy)
+    origin = require_readable(source_of(source, source_group, reached))
+    work = _work_of_group(origin, copy)
     with engine_for(work, engine, master) as runner:
         return jobs.copy_group(
             runner,
@@ -442,6 +454,19 @@ def without_dimensions(
     about = {} if name is None else {"dimension": name}
     text = f"along which dimension are files joined? {advice[0].upper()}{advice[1:]}"
     return InvalidInputError(text, ErrorKind.BAD_METADATA, **about)
+
+
+def require_readable(source: CopySource) -> CopySource:
+    """Return what is to be copied; raise if the reader did not authorise its virtual chunks.
+
+    Nothing has to be created, and no engine started, to find that out.
+    """
+    if isinstance(source, RepositorySource):
+        state = state_of(source.session)
+        nodes = state.tree.below(absolute_path(source.path))
+        arrays = [node for node in nodes if isinstance(node, ArrayNode)]
+        run_blocking(require_authorised(state, arrays))
+    return source
 
 
 def _work_of_group(source: CopySource, copy: CopyOptions) -> Work:

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, zip_longest
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from icefloe.printable import escaped_html, printable
 from icefloe.records import MutableRecord, Record, asdict, field_names
@@ -18,6 +18,7 @@ _STYLE: Final = """<style>
 .icefloe-object th { text-align: left; font-weight: normal; opacity: 0.7; padding-right: 1em; }
 .icefloe-object td { text-align: left; }
 .icefloe-object pre { margin: 0; }
+.icefloe-object summary { cursor: pointer; }
 </style>
 """
 
@@ -95,27 +96,47 @@ def object_text(title: str, facts: Mapping[str, object]) -> str:
 
 
 def object_html(
-    title: str, facts: Mapping[str, object], *, drawing: Sequence[str] = (), heading: str = ""
+    title: str,
+    facts: Mapping[str, object],
+    *,
+    drawing: Sequence[str] = (),
+    heading: str = "",
+    tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] | None = None,
 ) -> str:
-    """Write the same for a notebook, with a drawing to unfold."""
+    """Write the same for a notebook, with tables and a drawing to unfold.
+
+    A table is its headings and its rows, by the text above it. The colours are those of the
+    notebook, light or dark.
+    """
     rows = "".join(
         f"<tr><th>{escaped_html(name)}</th><td>{escaped_html(fact)}</td></tr>"
         for name, fact in _shown(facts)
     )
-    below = ""
+    below = "".join(
+        _unfolded(text, table_html(*table)) for text, table in (tables or {}).items() if table[1]
+    )
     if drawing:
         text = escaped_html("\n".join(map(printable, drawing)))
-        below = (
-            f"<details open><summary>{escaped_html(heading)}</summary><pre>{text}</pre></details>"
-        )
+        below += _unfolded(heading, f"<pre>{text}</pre>")
     return (
         f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{escaped_html(title)}</strong>'
         f"<table>{rows}</table>{below}</div>"
     )
 
 
+def _unfolded(heading: str, content: str) -> str:
+    return f"<details open><summary>{escaped_html(heading)}</summary>{content}</details>"
+
+
 def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
+
+
+class TextPrinter(Protocol):
+    """What IPython gives a value that it shows as text."""
+
+    def text(self, text: str) -> None:
+        """Write a text."""
 
 
 class JsonReady:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from icefloe.api.repository_copies import RepositoryCopies
 from icefloe.api.repository_history import RepositoryHistory
 from icefloe.api.repository_maintenance import RepositoryMaintenance
 from icefloe.api.repository_settings import RepositorySettings
-from icefloe.api.session import Session
+from icefloe.api.session import Session, tree_lines
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
 from icefloe.effects import blocking, run_blocking
 from icefloe.errors import IcefloeError
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import MOVE_NODE
-from icefloe.reports import object_html, object_text
+from icefloe.reports import counted, object_html, object_text
 from icefloe.storage import Storage
 from icefloe.transactions.session import SessionMode, SessionState, begin_session
 from icefloe.values.times import to_microseconds
@@ -26,9 +26,32 @@ from icefloe.values.times import to_microseconds
 if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential
     from icefloe.credentials.access import Authorisations
+    from icefloe.repo.snapshot_info import SnapshotInfo
     from icefloe.transactions.conflicts import ConflictSolver
     from icefloe.transactions.packing import PackingOptions
     from icefloe.zarr_store import IcechunkStore
+
+
+_MAIN: Final = "main"
+_MOST_REFS: Final = 20
+_SHORT_ID: Final = 8
+_REFS_HEADINGS: Final = ("name", "version", "written", "message")
+
+
+def _version_row(version: SnapshotInfo) -> list[str]:
+    message = version.message.strip().partition("\n")[0]
+    return [version.id[:_SHORT_ID], f"{version.written_at:%Y-%m-%d %H:%M}", message]
+
+
+def _ref_rows(versions: Mapping[str, SnapshotInfo]) -> list[list[str]]:
+    """Return the rows of branches or tags, by their names."""
+    rows = [[name, *_version_row(versions[name])] for name in sorted(versions)[:_MOST_REFS]]
+    more = len(versions) - _MOST_REFS
+    return [*rows, [f"… and {more} more", "", "", ""]] if more > 0 else rows
+
+
+def _drawn_tree(repository: Repository, snapshot_id: str) -> list[str]:
+    return list(tree_lines(repository.readonly_session(snapshot_id=snapshot_id)))
 
 
 class Repository(RepositorySettings, RepositoryHistory, RepositoryMaintenance, RepositoryCopies):
@@ -62,11 +85,19 @@ class Repository(RepositorySettings, RepositoryHistory, RepositoryMaintenance, R
             "storage": repr(self.storage),
         }
         try:
-            branches = run_blocking(self._context.ledger.branches())
+            branches, tags = self.branch_versions(), self.tag_versions()
+            newest = branches.get(_MAIN)
+            drawing = [] if newest is None else _drawn_tree(self, newest.id)
         except IcefloeError as error:  # a drawing must not be what fails
             return object_html("Repository", facts | {"branches": f"not known: {error}"})
-        lines = [f"{name}  {branches[name]}" for name in sorted(branches)]
-        return object_html("Repository", facts, drawing=lines, heading="Branches")
+        if newest is not None:
+            facts["last commit"] = "  ".join(_version_row(newest))
+        tables = {
+            counted(len(names), noun, plural): (_REFS_HEADINGS, _ref_rows(names))
+            for names, noun, plural in ((branches, "branch", "branches"), (tags, "tag", "tags"))
+        }
+        heading = f"Groups and arrays of {_MAIN}"
+        return object_html("Repository", facts, drawing=drawing, heading=heading, tables=tables)
 
     def __eq__(self, value: object) -> bool:
         return isinstance(value, Repository) and self._context is value._context

@@ -67,7 +67,7 @@ class Session:
         return object_html(
             type(self).__name__,
             _facts(self._session),
-            drawing=list(_tree_lines(self._session)),
+            drawing=list(tree_lines(self)),
             heading="Groups and arrays",
         )
 
@@ -484,9 +484,9 @@ def _facts(session: SessionState) -> dict[str, object]:
     return facts
 
 
-def _tree_lines(session: SessionState) -> Iterator[str]:
+def tree_lines(session: Session) -> Iterator[str]:
     """Draw the groups and arrays of a session, each below the group that holds it."""
-    tree = session.tree
+    tree = session._session.tree  # noqa: SLF001 - the same module
     paths = tree.paths_below(ROOT)
     for path in sorted(paths, key=lambda path: path.split("/"))[:_MOST_NODES]:
         if (node := tree.find(path)) is not None:
@@ -500,4 +500,11 @@ def _node_line(node: Node) -> str:
     name = printable(node_name(node.path) or ROOT)
     if not isinstance(node, ArrayNode):
         return name if name == ROOT else f"{name}/"
-    return f"{name} {tuple(node.array.shape)}"
+    shape, names = node.array.shape, node.array.dimension_names
+    if not names or len(names) != len(shape):
+        return f"{name} {tuple(shape)}"
+    sizes = (
+        f"{printable(dim)}: {length}" if dim else str(length)
+        for dim, length in zip(names, shape, strict=True)
+    )
+    return f"{name} ({', '.join(sizes)})"

@@ -1,7 +1,7 @@
 """Saved names: short names of repositories that a person keeps on this machine.
 
 They are kept in the file `names.toml`, beside the logins. The file has addresses and options, never
-a secret: credentials come from the environment, or from a profile of the AWS tools.
+a secret: credentials are those of the environment, of a profile of the AWS tools, or saved ones.
 """
 
 import json
@@ -15,9 +15,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from icefloe.catalog.handles import is_repository_name, is_service_url, parse_service_url
 from icefloe.catalog.logins import current_service, user_folder, write_private
+from icefloe.catalog.saved_credentials import (
+    SavedCredential,
+    find_credential,
+    reveal_credential,
+)
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import Record
 from icefloe.reports import JsonReady
+from icefloe.storage import Storage, storage_from_url
 from icefloe.storage.urls import spec_from_url
 from icefloe.values.urls import has_user
 
@@ -35,6 +41,22 @@ class SavedName(Record, JsonReady):
     """An absolute path, a URL with its options, or the URL of a repository of a service."""
     profile: str | None = None
     """The profile of the AWS tools whose credentials are used."""
+    credential: str | None = None
+    """The name of the saved credential that is used."""
+
+    def choose_profile(self) -> None:
+        """Have its profile count from now on, unless the environment chooses another one."""
+        if self.profile is not None:
+            os.environ.setdefault("AWS_PROFILE", self.profile)
+
+    def storage(
+        self, *, anonymous: bool = False, environment: Mapping[str, str] = os.environ
+    ) -> Storage:
+        """Return the storage of the repository, opened with the saved credential if it has one."""
+        if anonymous or self.credential is None:
+            return storage_from_url(self.url, anonymous=anonymous)
+        saved = find_credential(self.credential, environment)
+        return storage_from_url(self.url, credential=reveal_credential(saved, environment))
 
 
 def names_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -75,10 +97,11 @@ def read_names(path: Path) -> dict[str, SavedName]:
 
 
 def _entry(name: str, entry: Mapping[str, Any]) -> SavedName:
-    url, profile = entry["url"], entry.get("profile")
-    if not isinstance(url, str) or not isinstance(profile, str | None):
+    url, profile, credential = entry["url"], entry.get("profile"), entry.get("credential")
+    is_text = isinstance(profile, str | None) and isinstance(credential, str | None)
+    if not isinstance(url, str) or not is_text:
         raise TypeError
-    return SavedName(name, url, profile)
+    return SavedName(name, url, profile, credential)
 
 
 def _write(path: Path, names: Mapping[str, SavedName]) -> None:
@@ -89,6 +112,8 @@ def _write(path: Path, names: Mapping[str, SavedName]) -> None:
         lines += [f"[names.{json.dumps(name)}]", f"url = {json.dumps(saved.url)}"]
         if saved.profile is not None:
             lines.append(f"profile = {json.dumps(saved.profile)}")
+        if saved.credential is not None:
+            lines.append(f"credential = {json.dumps(saved.credential)}")
         lines.append("")
     write_private(path, "\n".join(lines))
 
@@ -120,16 +145,17 @@ def forget_name(name: str, environment: Mapping[str, str] = os.environ) -> Saved
     path = names_path(environment)
     names = read_names(path)
     if name not in names:
-        known = ", ".join(sorted(names)) or "none"
-        raise NotFoundError(
-            f"there is no saved name {name!r}; known are: {known}", ErrorKind.ENTRY_NOT_FOUND
-        )
+        raise _unknown_name(name, names)
     _write(path, {other: saved for other, saved in names.items() if other != name})
     return names[name]
 
 
 def checked_saved_name(
-    name: str, url: str, options: Mapping[str, str], profile: str | None = None
+    name: str,
+    url: str,
+    options: Mapping[str, str],
+    profile: str | None = None,
+    credential: str | None = None,
 ) -> SavedName:
     """Make a saved name of an address and options; refuse secrets, and what cannot be opened.
 
@@ -149,17 +175,38 @@ def checked_saved_name(
         # A name that is kept says which service knows it: the next login may be at another one.
         service = current_service()
         url = url if service is None else f"icefloe://{service.partition('://')[2]}/{url}"
+    names = {"profile": profile, "credential": credential}
+    given = {**options, **{key: value for key, value in names.items() if value is not None}}
     if is_service_url(url):
         parse_service_url(url)
-        _refuse_options(options, profile, "a repository of a service, which knows its storage,")
+        _refuse_options(given, "a repository of a service, which knows its storage,")
         return SavedName(name, url)
     if "://" not in url:
-        _refuse_options(options, profile, "a folder")
+        _refuse_options(given, "a folder")
         return SavedName(name, str(Path(url).expanduser().absolute()))
-    return SavedName(name, _checked_url(url, options, profile), profile)
+    checked = _checked_url(url, options, given, profile)
+    if credential is not None:
+        _require_fit(find_credential(credential), checked, given)
+    return SavedName(name, checked, profile, credential)
 
 
-def _checked_url(url: str, options: Mapping[str, str], profile: str | None) -> str:
+def _require_fit(credential: SavedCredential, url: str, given: Mapping[str, str]) -> None:
+    if not credential.opens(url):
+        raise InvalidInputError(
+            f"the saved credential {credential.name!r} ({credential.kind}) does not open"
+            f" {url.partition('://')[0]}:// URLs: choose another one",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    if others := [name for name in ("profile", "anonymous") if name in given]:
+        raise InvalidInputError(
+            f"a name has one way of access: leave out the credential, or {' and '.join(others)}",
+            ErrorKind.INVALID_CONFIG,
+        )
+
+
+def _checked_url(
+    url: str, options: Mapping[str, str], given: Mapping[str, str], profile: str | None
+) -> str:
     """Return the URL of a storage with options behind it."""
     try:
         parts = urlsplit(url)
@@ -169,7 +216,7 @@ def _checked_url(url: str, options: Mapping[str, str], profile: str | None) -> s
         ) from None
     scheme = parts.scheme.lower()
     if scheme in _PLAIN_SCHEMES:
-        _refuse_options(options, profile, f"a {scheme}:// URL")
+        _refuse_options(given, f"a {scheme}:// URL")
     if parts.fragment or (scheme in _PLAIN_SCHEMES and parts.query):
         raise _secret("a query or a fragment")
     if profile is not None and scheme not in _PROFILE_SCHEMES:
@@ -187,15 +234,45 @@ def _checked_url(url: str, options: Mapping[str, str], profile: str | None) -> s
     return address
 
 
-def _refuse_options(options: Mapping[str, str], profile: str | None, kind: str) -> None:
-    if options or profile:
-        given = ", ".join([*options, *(["profile"] if profile else [])])
-        raise InvalidInputError(f"{kind} takes no options: {given}", ErrorKind.INVALID_CONFIG)
+def _refuse_options(given: Mapping[str, str], kind: str) -> None:
+    if given:
+        names = ", ".join(given)
+        raise InvalidInputError(f"{kind} takes no options: {names}", ErrorKind.INVALID_CONFIG)
 
 
 def _secret(part: str) -> InvalidInputError:
     return InvalidInputError(
         f"an address with {part} is not saved, because it may be a secret: leave it out."
-        " Credentials come from the environment",
+        " Secrets are in the environment, or in the keyring (`icefloe credential add`)",
         ErrorKind.INVALID_CREDENTIALS,
+    )
+
+
+def saved_storage(name: str) -> Storage:
+    """Return the storage of a repository that `icefloe config add` saved a name for.
+
+    It is opened with the saved credential of the name, if it has one. A profile of the name counts
+    from now on, unless the environment chooses another one. Raise `NotFoundError` for other names.
+
+    >>> import icefloe
+    >>> icefloe.saved_storage("no-such-name")
+    Traceback (most recent call last):
+    icefloe.errors.NotFoundError: there is no saved name 'no-such-name'; known are: ...
+    """
+    saved = find_name(name)
+    if saved is None:
+        raise _unknown_name(name, read_names(names_path()))
+    if is_service_url(saved.url):
+        raise InvalidInputError(
+            f"{name!r} is a repository of a service: open it with icefloe.Client(...).get_repo(...)",
+            ErrorKind.NOT_ALLOWED,
+        )
+    saved.choose_profile()
+    return saved.storage()
+
+
+def _unknown_name(name: str, names: Mapping[str, SavedName]) -> NotFoundError:
+    known = ", ".join(sorted(names)) or "none"
+    return NotFoundError(
+        f"there is no saved name {name!r}; known are: {known}", ErrorKind.ENTRY_NOT_FOUND
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from icefloe.api.repository import Repository
+    from icefloe.catalog.names import SavedName
     from icefloe.config import RepositoryConfig
     from icefloe.credentials import AnyCredential
     from icefloe.reports import Report
@@ -49,8 +50,8 @@ DeepOption = Annotated[
 AuthorizeOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Read virtual chunks below this URL, with the credentials of the environment."
-        " Can be repeated."
+        help="Read virtual chunks below this URL, with the credentials of the environment, or with"
+        " a saved credential: NAME=URL. Can be repeated."
     ),
 ]
 AuthorizeAnonymousOption = Annotated[
@@ -139,16 +140,15 @@ def place_of(text: str, *, anonymous: bool = False, writes: bool = False) -> Pla
     `org/name` is a repository of the service of the last login, unless there is such a folder. A
     word without a slash may be a saved name.
     """
-    from icefloe.storage import storage_from_url
-
-    text = address_of(text)
-    if not is_of_service(text):
-        return Place(storage_from_url(text, anonymous=anonymous))
+    saved = _saved_name(text)
+    address = text if saved is None else saved.url
+    if not is_of_service(address):
+        return Place(_storage(saved, address, anonymous=anonymous))
     if anonymous:
         raise typer.BadParameter("a service vends credentials: leave out --anonymous")
     from icefloe.catalog.client import locate
 
-    opened = locate(text, "write" if writes else "read")
+    opened = locate(address, "write" if writes else "read")
     return Place(opened.storage, opened.config, opened.access)
 
 
@@ -157,22 +157,41 @@ def address_of(text: str) -> str:
 
     The profile of a name counts from now on, unless the environment chooses another one.
     """
+    saved = _saved_name(text)
+    return text if saved is None else saved.url
+
+
+def _storage(saved: SavedName | None, address: str, *, anonymous: bool = False) -> Storage:
+    """Open the storage of a saved name, or of an address."""
+    if saved is not None:
+        return saved.storage(anonymous=anonymous)
+    from icefloe.storage import storage_from_url
+
+    return storage_from_url(address, anonymous=anonymous)
+
+
+def _saved_name(text: str) -> SavedName | None:
     if "/" in text:
-        return text
+        return None
     from icefloe.catalog.names import find_name
 
     saved = find_name(text)
     if saved is None:
-        return text
+        return None
     if Path(text).exists():
         raise InvalidInputError(
             f"{text!r} is a saved name, for {saved.url}, and also a folder or file: write ./{text}"
             f" for that one, or remove the name with `icefloe config remove {text}`",
             ErrorKind.CANNOT_PARSE_URL,
         )
-    if saved.profile is not None:
-        os.environ.setdefault("AWS_PROFILE", saved.profile)
-    return saved.url
+    saved.choose_profile()
+    return saved
+
+
+def has_saved_credential(text: str) -> bool:
+    """Return whether a text is a saved name whose repository is opened with a saved credential."""
+    saved = _saved_name(text)
+    return saved is not None and saved.credential is not None
 
 
 def python_address(text: str) -> str:
@@ -205,15 +224,15 @@ def lasting_url(text: str, *, anonymous: bool = False) -> str:
 def storage_of_destination(text: str) -> Storage:
     """Return the storage that a command writes a copy to."""
     from icefloe.catalog.handles import is_service_url
-    from icefloe.storage import storage_from_url
 
-    address = address_of(text)
+    saved = _saved_name(text)
+    address = text if saved is None else saved.url
     if is_service_url(address):
         raise typer.BadParameter(
             f"{text} is a repository of a service: give a path or the URL of a storage",
             param_hint="DESTINATION",
         )
-    return storage_from_url(address)
+    return _storage(saved, address)
 
 
 def is_of_service(text: str) -> bool:
@@ -368,14 +387,29 @@ def interruptible(after: str) -> Iterator[None]:
 def authorised(
     with_environment: Sequence[str], anonymously: Sequence[str]
 ) -> Mapping[str, AnyCredential | None]:
-    """Return the credential of its platform for each url prefix.
+    """Return the credential for each url prefix: of its platform, or `NAME=` for a saved one.
 
     >>> sorted(authorised(["file:///data/"], ["s3://public/"]))
     ['file:///data/', 's3://public/']
     """
     from icefloe.credentials.access import credential_of_platform
 
-    return {prefix: credential_of_platform(prefix) for prefix in with_environment} | {
+    access: dict[str, AnyCredential | None] = {}
+    for text in with_environment:
+        name, sign, prefix = text.partition("=")
+        if not sign or "/" in name:
+            access[text] = credential_of_platform(text)
+            continue
+        from icefloe.catalog.saved_credentials import find_credential, reveal_credential
+
+        saved = find_credential(name)
+        if not saved.opens(prefix):
+            raise typer.BadParameter(
+                f"the saved credential {name!r} ({saved.kind}) does not open {prefix!r}",
+                param_hint="--authorize",
+            )
+        access[prefix] = reveal_credential(saved)
+    return access | {
         prefix: credential_of_platform(prefix, is_anonymous=True) for prefix in anonymously
     }
 

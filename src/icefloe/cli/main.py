@@ -236,6 +236,28 @@ COMMANDS: Final = (
             ),
         ],
     ),
+    TyperGroup(
+        name="credential",
+        help="Credentials under names of your own: secrets in the keyring or the environment.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "add",
+                "credential:add",
+                "Save a credential under a name: its secrets are asked for, and go to the keyring.",
+            ),
+            LazyCommand(
+                "list",
+                "credential:list_",
+                "List the saved credentials: their kinds, and where their secrets are.",
+            ),
+            LazyCommand(
+                "remove",
+                "credential:remove",
+                "Remove a saved credential, and its secrets from the keyring.",
+            ),
+        ],
+    ),
     LazyCommand(
         "inspect",
         "inspect:inspect",
@@ -778,7 +800,7 @@ PANELS: Final = {
     "Archives of files": ("ingest", "append", "rechunk", "plan", "coverage", "sources"),
     "Copies": ("clone", "export"),
     "Care": ("verify", "doctor", "repair", "expire", "gc", "manifests", "migrate"),
-    "Settings and names": ("config", "container"),
+    "Settings and names": ("config", "container", "credential"),
     "Use a repository service": (
         "login", "logout", "whoami", "repo", "org", "member", "bucket", "policy", "token",
         "listing", "subscription", "request", "embargo", "job", "audit",

@@ -40,13 +40,18 @@ def add(
             " has others."
         ),
     ] = None,
+    credential: Annotated[
+        str | None,
+        typer.Option(help="The saved credential to open it with; see `icefloe credential add`."),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a name that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Save a name for a repository, with the options of its storage, on this machine.
 
-    All commands take the name in place of a URL. No secret is saved: credentials come from the
-    environment. The repository need not exist yet, and is not opened.
+    All commands take the name in place of a URL. The file has no secret: credentials are those of
+    the environment, of a profile, or saved ones. The repository need not exist yet, and is not
+    opened.
 
     Example: icefloe config add era5 s3://climate/era5 --region eu-west-1
     """
@@ -61,7 +66,7 @@ def add(
         "anonymous": "true" if anonymous else None,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    saved = checked_saved_name(name, url, given, profile)
+    saved = checked_saved_name(name, url, given, profile, credential)
     save_name(saved, replace=replace)
     if as_json:
         show_json(saved.to_dict())
@@ -80,7 +85,8 @@ def list_(*, as_json: JsonOption = False) -> None:
     if as_json:
         show_json({"names": [saved.to_dict() for saved in names]})
         return
-    show_table(("name", "repository", "profile"), [(n.name, n.url, n.profile or "") for n in names])
+    rows = [(n.name, n.url, n.profile or "", n.credential or "") for n in names]
+    show_table(("name", "repository", "profile", "credential"), rows)
 
 
 def remove(name: NameArgument, *, as_json: JsonOption = False) -> None:

@@ -256,6 +256,9 @@ def rechunk(
     Example: icefloe rechunk s3://bucket/cube --repo ./series --chunks time=-1,lat=10,lon=10
     """
     from icefloe.jobs import rechunk as copy_group
+    from icefloe.jobs import require_readable
+    from icefloe.pipeline.copying.origins import source_of
+    from icefloe.pipeline.files.sources import SourceAccess
 
     how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
     place = place_of(source)
@@ -267,6 +270,7 @@ def rechunk(
             opened, from_branch, from_tag, from_snapshot, from_as_of, dashes="--from-"
         )
         origin = opened.readonly_session(**version)
+        require_readable(source_of(origin, from_group, SourceAccess()))
     elif from_branch or from_tag or from_snapshot or from_as_of:
         raise typer.BadParameter(f"{source} is not a repository, and has no versions")
     with (

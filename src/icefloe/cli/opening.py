@@ -4,7 +4,12 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from icefloe.cli.common import address_of, is_of_service, python_address
+from icefloe.cli.common import (
+    address_of,
+    has_saved_credential,
+    is_of_service,
+    python_address,
+)
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -17,14 +22,18 @@ def opening_lines(
     repository: "Repository", name: str, group: str, branch: str = "main"
 ) -> tuple[str, ...]:
     """Return the lines that open a dataset with xarray, with the authorisation that it needs."""
-    arguments = [json.dumps(python_address(name), ensure_ascii=False), 'engine="icefloe"']
+    is_saved = has_saved_credential(name)
+    shown = json.dumps(name if is_saved else python_address(name), ensure_ascii=False)
+    source = f"icefloe.saved_storage({shown})" if is_saved else shown
+    arguments = [source, 'engine="icefloe"']
     if group:
         arguments.append(f"group={json.dumps(group, ensure_ascii=False)}")
     if branch != "main":
         arguments.append(f"branch={json.dumps(branch, ensure_ascii=False)}")
     if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, group, branch)):
         arguments.append(f"authorize={json.dumps(prefixes, ensure_ascii=False)}")
-    return ("import xarray as xr", f"dataset = xr.open_dataset({', '.join(arguments)})")
+    imports = "import icefloe, xarray as xr" if is_saved else "import xarray as xr"
+    return (imports, f"dataset = xr.open_dataset({', '.join(arguments)})")
 
 
 def _prefixes(repository: "Repository", group: str, branch: str) -> list[str]:

@@ -3,6 +3,7 @@ from .combining.report import MisfitsError as MisfitsError
 from .combining.report import Report as Report
 from .combining.report import ValuesMismatchError as ValuesMismatchError
 from .copying.layouts import CopyOptions as CopyOptions
+from .coverage import Coverages as Coverages
 from .coverage import DatasetCoverage as DatasetCoverage
 from .coverage import FamilyCoverage as FamilyCoverage
 from .coverage import HeldFile as HeldFile

@@ -33,7 +33,7 @@ from icefloe.pipeline.writing.provenance import (
 )
 from icefloe.printable import printable
 from icefloe.records import Record
-from icefloe.reports import JsonReady, counted
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html
 
 _DAY: Final = 86_400_000_000
 
@@ -189,6 +189,15 @@ class DatasetCoverage(JsonReady, Record):
     last: str
     families: tuple[FamilyCoverage, ...]
 
+    def __str__(self) -> str:
+        return coverage_text(self)
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return coverage_html([self])
+
     @property
     def is_complete(self) -> bool:
         """Whether nothing is missing, in whole or in part."""
@@ -200,7 +209,26 @@ class DatasetCoverage(JsonReady, Record):
         return {**super().to_dict(), "is_complete": self.is_complete}
 
 
-def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
+class Coverages(tuple[DatasetCoverage, ...]):
+    """What datasets cover; a notebook draws it.
+
+    >>> print(Coverages())
+    no dataset of files
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(coverage_text, self)) or "no dataset of files"
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return coverage_html(self)
+
+
+def read_coverage(session: Session, group: str | None = None) -> Coverages:
     """Return what the datasets of a version hold, or only that of one group ("" is the root).
 
     >>> import icefloe, xarray
@@ -218,7 +246,7 @@ def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCo
     >>> coverage.dimension, coverage.length, coverage.is_complete
     ('time', 2, True)
     """
-    return tuple(
+    return Coverages(
         coverage_of(dataset_group, read_axis(session, dataset_group, record), record)
         for dataset_group, record in read_records(session, group)
     )
@@ -492,10 +520,12 @@ _MOST_SPANS: Final = 10
 _WIDTH, _MARGIN, _BAR_HEIGHT = 760, 14, 22
 _LINE: Final = 20
 _STYLE: Final = (
-    "<style>.coverage text { fill: #24292f } .present { fill: #2f8f5b } .late { fill: #d9a514 }"
-    " .partial { fill: #8fbf9f } .missing { fill: #d65f5f } .paper { fill: #fbfcfd }"
+    "<style>.coverage text { fill: #24292f } .coverage .present { fill: #2f8f5b }"
+    " .coverage .late { fill: #d9a514 } .coverage .partial { fill: #8fbf9f }"
+    " .coverage .missing { fill: #d65f5f } .coverage .paper { fill: #fbfcfd }"
     " @media (prefers-color-scheme: dark) { .coverage text { fill: #e6edf3 }"
-    " .present { fill: #3fb172 } .partial { fill: #2c6b48 } .paper { fill: #0d1117 } }</style>"
+    " .coverage .present { fill: #3fb172 } .coverage .partial { fill: #2c6b48 }"
+    " .coverage .paper { fill: #0d1117 } }</style>"
 )
 
 
@@ -610,6 +640,22 @@ def _span_text(coverage: DatasetCoverage, span: Span) -> str:
         return f"{name} {span.first}"
     about = "about " if span.start is None else ""
     return f"{name} {span.first} … {span.last} ({about}{counted(span.steps, 'step')})"
+
+
+def coverage_html(datasets: Sequence[DatasetCoverage]) -> str:
+    """Draw what datasets hold for a notebook, and name what is missing in words."""
+    missing = [
+        [_headline(coverage), _family_name(family), _span_text(coverage, span)]
+        for coverage in datasets
+        for family in coverage.families
+        for span in family.of(Presence.MISSING)[:_MOST_SPANS]
+    ]
+    facts = {"datasets": "no dataset of files"} if not datasets else {}
+    tables = {"missing": (("dataset", "variables", "steps"), missing)}
+    drawn = coverage_svg(datasets) if datasets else ""
+    return drawn + (
+        object_html("pipeline.Coverage", facts, tables=tables) if missing or facts else ""
+    )
 
 
 # -- SVG -------------------------------------------------------------------------------------

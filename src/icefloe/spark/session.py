@@ -1,12 +1,21 @@
 """Spark sessions: on a cluster, or on this machine."""
 
+import atexit
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from icefloe.errors import ErrorKind, IcefloeError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    SourceError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +37,7 @@ _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _USUAL_CORES: Final = 8
+_STANDARD_ERROR: Final = 2
 _ATTEMPTS: Final = 4
 """How often a task is tried before the job fails."""
 
@@ -98,19 +108,79 @@ def session_for(
 def session_while(master: str | None = None) -> "Iterator[SparkSession]":
     """Open a session; stop it in the end unless it existed before.
 
-    Without a master it is one on this machine.
+    Without a master it is one on this machine. What Spark itself says goes to a file, which is
+    removed in the end; an error that is not about files or options names it, and keeps it.
 
     >>> with session_while() as spark:
     ...     spark.range(5).count()
     5
     """
     before = _running()
-    session = local_session() if master is None else session_for(master)
+    with _explained_by_log():
+        with nullcontext() if before is not None or _is_remote(master) else _chatter_in_log():
+            session = local_session() if master is None else session_for(master)
+        try:
+            yield session
+        finally:
+            if session is not before:
+                session.stop()
+
+
+def _is_remote(master: str | None) -> bool:
+    return master is not None and master.startswith("sc://")
+
+
+class _Log:
+    """The file that has what Java and its children say, from when this process started Java."""
+
+    path: Path | None = None
+    is_kept = False
+
+    @classmethod
+    def open(cls) -> Path:
+        """Return the file; the first call makes it."""
+        if cls.path is None:
+            descriptor, name = tempfile.mkstemp(prefix="icefloe-spark-", suffix=".log")
+            os.close(descriptor)
+            cls.path = Path(name)
+            atexit.register(cls.remove, cls.path, os.getpid())
+        return cls.path
+
+    @classmethod
+    def remove(cls, path: Path, process: int) -> None:
+        if not cls.is_kept and process == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _chatter_in_log() -> Iterator[None]:
+    """Send what is written to standard error to the log, while the body starts Java.
+
+    Java and the Python workers, its children, keep the file for good.
+    """
+    sys.stderr.flush()
+    with _Log.open().open("ab") as log:
+        before = os.dup(_STANDARD_ERROR)
+        os.dup2(log.fileno(), _STANDARD_ERROR)
+        try:
+            yield
+        finally:
+            os.dup2(before, _STANDARD_ERROR)
+            os.close(before)
+
+
+@contextmanager
+def _explained_by_log() -> Iterator[None]:
+    """Name the log in errors that it may explain."""
     try:
-        yield session
-    finally:
-        if session is not before:
-            session.stop()
+        yield
+    except (SourceError, InvalidInputError, ConflictError):
+        raise  # which explain themselves
+    except Exception as error:
+        if _Log.path is not None:
+            _Log.is_kept = True
+            error.add_note(f"what Spark itself said is in {_Log.path}")
+        raise
 
 
 def _running() -> "SparkSession | None":

@@ -30,7 +30,7 @@ from icefloe.storage.specs import (
 from icefloe.storage.storage import Storage
 
 if TYPE_CHECKING:
-    from icefloe.credentials import GcsBearerCredential, S3StaticCredentials
+    from icefloe.credentials import AnyCredential, GcsBearerCredential, S3StaticCredentials
 
 
 def in_memory_storage() -> Storage:
@@ -278,19 +278,22 @@ def redirect_storage(
     return Storage(redirect_spec(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints))
 
 
-def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:
+def storage_from_url(
+    url: str, *, anonymous: bool = False, credential: AnyCredential | None = None
+) -> Storage:
     """Use the storage that a URL or path names, with credentials from the environment.
 
     Known are paths, `file:///path`, `memory://`, `s3://bucket/prefix`, `gs://bucket/prefix`,
     `az://account/container/prefix`, `r2://`, `tigris://`, `http://` and `https://`. Options
-    follow as a query: `?region=eu-west-1&endpoint_url=https://...&anonymous=true`.
+    follow as a query: `?region=eu-west-1&endpoint_url=https://...&anonymous=true`. A credential
+    such as `icefloe.Credentials.S3(...)` takes the place of those of the environment.
 
     >>> storage_from_url("s3://climate/era5?region=eu-west-1&anonymous=true").spec.place
     's3://climate/era5'
     """
     from icefloe.storage.urls import spec_from_url
 
-    return Storage(spec_from_url(url, anonymous=anonymous))
+    return Storage(spec_from_url(url, anonymous=anonymous, credential=credential))
 
 
 def _s3_family(describe: Callable[..., S3Spec], arguments: dict[str, Any]) -> Storage:

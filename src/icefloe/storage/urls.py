@@ -22,7 +22,14 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from icefloe.config import S3Options
-from icefloe.credentials import AzureCredentials, GcsCredentials, S3Credentials
+from icefloe.credentials import (
+    AnyCredential,
+    AnyS3Credential,
+    AzureCredentials,
+    Credentials,
+    GcsCredentials,
+    S3Credentials,
+)
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 from icefloe.storage.specs import (
@@ -37,6 +44,7 @@ from icefloe.storage.specs import (
     tigris_spec,
     without_secrets,
 )
+from icefloe.values import public_name
 
 WEB_STORAGE_SCHEMES: Final = frozenset({"http+icechunk", "http+ic", "https+icechunk", "https+ic"})
 _S3_OPTIONS: Final = frozenset({"region", "endpoint_url", "allow_http", "force_path_style"})
@@ -73,9 +81,17 @@ class _Address(Record):
         )
 
 
-def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
-    """Describe the storage that a URL names; `anonymous` overrides what it says itself."""
+def spec_from_url(
+    url: str, *, anonymous: bool = False, credential: AnyCredential | None = None
+) -> Spec:
+    """Describe the storage that a URL names; `anonymous` overrides what it says itself.
+
+    Without a credential, one of the environment is used.
+    """
     parts = _split(url)
+    if credential is not None and (parts is None or parts.scheme.lower() not in _OPTIONS):
+        kind = "a path" if parts is None else f"a {parts.scheme}:// URL"
+        raise _unfit(f"{kind} takes no credential")
     if parts is None:
         return LocalSpec.of(url)
     scheme = parts.scheme.lower()
@@ -90,7 +106,7 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
             web_scheme = scheme.partition("+")[0]
             return http_spec(urlunsplit(parts._replace(scheme=web_scheme)))
         case _ if scheme in _OPTIONS:
-            return _cloud(_address(url, parts), anonymous=anonymous)
+            return _cloud(_address(url, parts), anonymous=anonymous, credential=credential)
     if scheme == "icefloe":
         raise InvalidInputError(
             "a service, not a storage, is reached by 'icefloe' URLs: open the repository with"
@@ -104,31 +120,60 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
     )
 
 
-def _cloud(address: _Address, *, anonymous: bool) -> Spec:
+def _cloud(address: _Address, *, anonymous: bool, credential: AnyCredential | None) -> Spec:
     unsigned = anonymous or address.flag("anonymous")
-    s3_credentials = S3Credentials.Anonymous() if unsigned else S3Credentials.FromEnv()
+    if unsigned and credential is not None:
+        raise _unfit("a storage is opened with a credential or anonymously: leave one out")
     match address.scheme:
-        case "s3":
-            return s3_spec(address.s3_options(), address.host, address.path, s3_credentials)
-        case "r2":
-            return r2_spec(
-                address.s3_options(),
-                address.host,
-                address.path,
-                address.options.get("account_id"),
-                s3_credentials,
-            )
-        case "tigris":
-            options = address.s3_options()
-            is_weak = options.region is None
-            return tigris_spec(options, address.host, address.path, is_weak, s3_credentials)
+        case "s3" | "r2" | "tigris":
+            return _s3_family(address, _s3_access(address, credential, unsigned=unsigned))
         case "az":
             container, _, prefix = address.path.partition("/")
             azure = AzureCredentials.Anonymous() if unsigned else AzureCredentials.FromEnv()
-            return azure_spec(address.host, container, prefix, azure)
+            if credential is None:
+                return azure_spec(address.host, container, prefix, azure)
+            if not isinstance(credential, Credentials.Azure):
+                raise _other_platform(address, credential)
+            return azure_spec(address.host, container, prefix, credential.credentials)
         case _:
             google = GcsCredentials.Anonymous() if unsigned else GcsCredentials.FromEnv()
-            return gcs_spec(address.host, address.path, google)
+            if credential is None:
+                return gcs_spec(address.host, address.path, google)
+            if not isinstance(credential, Credentials.Gcs):
+                raise _other_platform(address, credential)
+            return gcs_spec(address.host, address.path, credential.credentials)
+
+
+def _s3_access(
+    address: _Address, credential: AnyCredential | None, *, unsigned: bool
+) -> AnyS3Credential:
+    if credential is None:
+        return S3Credentials.Anonymous() if unsigned else S3Credentials.FromEnv()
+    if not isinstance(credential, Credentials.S3):
+        raise _other_platform(address, credential)
+    return credential.credentials
+
+
+def _s3_family(address: _Address, credentials: AnyS3Credential) -> Spec:
+    options = address.s3_options()
+    match address.scheme:
+        case "s3":
+            return s3_spec(options, address.host, address.path, credentials)
+        case "r2":
+            account = address.options.get("account_id")
+            return r2_spec(options, address.host, address.path, account, credentials)
+        case _:
+            is_weak = options.region is None
+            return tigris_spec(options, address.host, address.path, is_weak, credentials)
+
+
+def _other_platform(address: _Address, credential: AnyCredential) -> InvalidInputError:
+    kind = public_name(type(credential)).rpartition(".")[2]
+    return InvalidInputError(
+        f"a credential for {kind} does not open {address.scheme}:// URLs: give one of that"
+        " platform",
+        ErrorKind.INVALID_CREDENTIALS,
+    )
 
 
 def _split(url: str) -> SplitResult | None:

@@ -1,11 +1,12 @@
 """The chunks of a session: where each one is, its bytes, how to change it, and lists of them."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import (
     ChunkKind,
@@ -28,6 +29,9 @@ from icefloe.transactions.session import SessionState
 
 if TYPE_CHECKING:
     from icefloe.virtual_chunks.grouping import LocationQuery
+
+_LOOKED_AT: Final = 64
+"""So many references of an array are looked at to find out whether it may be read."""
 
 
 async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef | None:
@@ -171,6 +175,26 @@ async def chunk_tables(session: SessionState, node: ArrayNode) -> AsyncIterator[
         own = settled.table.within(grid)
         if len(own):
             yield own
+
+
+async def require_authorised(session: SessionState, nodes: Iterable[ArrayNode]) -> None:
+    """Raise unless the reader authorised the virtual chunks with which arrays begin.
+
+    Only the first manifest of each array is read: what lies elsewhere is refused when it is read.
+    """
+    context = session.context
+    resolver = context.virtual.resolver
+
+    async def check(node: ArrayNode) -> None:
+        for manifest, size_bytes in session.lookup(node).sizes():
+            file = await context.assets.load_manifest(manifest, size_bytes)
+            for table in file.table_parts(node.id, _LOOKED_AT):
+                for text in table.locations.to_strings():
+                    resolver.require_grant(resolver.locate(text))
+                break
+            return
+
+    await map_concurrently(check, list(nodes), limit=context.config.max_concurrent_requests)
 
 
 async def chunk_coordinates(session: SessionState, node: ArrayNode) -> AsyncIterator[Coordinates]:

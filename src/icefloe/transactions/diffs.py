@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from icefloe.format.nodes import ArrayNode, NodeTable
 from icefloe.format.transaction_log import ID_LISTS, TransactionLog, unite_logs
 from icefloe.printable import printable
 from icefloe.repo.context import RepoContext
+from icefloe.reports import counted, object_html
 from icefloe.transactions.changes import ChangeSet
 from icefloe.transactions.rearrange import moves_made
 from icefloe.transactions.rebase import rows_of_ids
@@ -23,6 +23,7 @@ from icefloe.transactions.session import SessionState
 from icefloe.transactions.tree import BaseNodes
 
 _SHOWN_CHUNKS: Final = 10
+_SHOWN_ROWS: Final = 100
 _TITLES: Final = {
     "new_groups": "Groups created",
     "new_arrays": "Arrays created",
@@ -124,7 +125,40 @@ class Diff:
             yield ""
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        rows = list(self._rows())
+        shown = rows[:_SHOWN_ROWS]
+        if len(rows) > _SHOWN_ROWS:
+            shown.append((f"… and {len(rows) - _SHOWN_ROWS} more", "", ""))
+        facts = {} if rows else {"changes": "none"}
+        tables = {counted(len(rows), "change"): (("change", "path", "what"), shown)}
+        return object_html("Diff", facts, tables=tables)
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield a row for each change: what happened, to which node, and how much."""
+        for name, title in _TITLES.items():
+            noun, verb = title.lower().split(" ", 1)
+            yield from (
+                (f"{noun.removesuffix('s')} {verb}", path, "")
+                for path in sorted(getattr(self, name))
+            )
+        for path, chunks in self.chunk_coordinates.items():
+            yield "chunks written or deleted", path, _extent(chunks)
+        for path, count in self.linked_chunks.items():
+            yield "chunks linked", path, counted(count, "chunk")
+        for source, target in self.moved_nodes:
+            yield "moved", source, f"to {target}"
+
+
+def _extent(chunks: Coordinates) -> str:
+    """Write how many chunks changed, and the box of the chunk grid around them."""
+    text = counted(len(chunks), "chunk")
+    if len(chunks) == 0 or chunks.shape[1] == 0:
+        return text
+    first, last = chunks.min(axis=0).tolist(), chunks.max(axis=0).tolist()
+    ranges = (
+        str(low) if low == high else f"{low}–{high}" for low, high in zip(first, last, strict=True)
+    )
+    return f"{text}, at [{', '.join(ranges)}] of the chunk grid"
 
 
 def status(session: SessionState) -> Diff:

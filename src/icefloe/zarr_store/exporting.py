@@ -24,7 +24,7 @@ from icefloe.reports import FactsReport, counted, shown_bytes
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
-from icefloe.transactions.chunks import chunk_tables, read_ref
+from icefloe.transactions.chunks import chunk_tables, read_ref, require_authorised
 from icefloe.transactions.nodes import parse_document, require_node
 from icefloe.transactions.session import SessionState
 from icefloe.values.model import Progress
@@ -83,8 +83,9 @@ async def export(
         EXPORT_MARKER,
         {"of": "an export", "snapshot": str(session.snapshot_id), "group": group},
     )
-    is_new = await marker.claim(backend)
     arrays = [node for node in nodes if isinstance(node, ArrayNode)]
+    await require_authorised(session, arrays)
+    is_new = await marker.claim(backend)
     with KeySet() as there, KeySet() as expected:
         if not is_new:
             async for batch in backend.list():

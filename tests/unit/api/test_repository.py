@@ -400,7 +400,7 @@ def test_repositories_travel(tmp_path: Path) -> None:
 
 def test_repositories_show_themselves(repository: Repository) -> None:
     assert "icefloe.Repository" in repr(repository)
-    assert f"main  {FIRST}" in repository._repr_html_()
+    assert f"<td>main</td><td>{FIRST[:8]}</td>" in repository._repr_html_()
 
 
 def test_a_broken_storage_does_not_break_the_display(modern: Repository, storage: Storage) -> None:

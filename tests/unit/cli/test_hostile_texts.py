@@ -130,6 +130,12 @@ ARGUMENTS: dict[str, Arguments] = {
     "config add": lambda repo, _: [[HOSTILE, repo], ["evil", f"./{HOSTILE}"], ["evil", "s3://x/y"]],
     "config list": lambda *_: [[]],
     "config remove": lambda *_: [[HOSTILE]],
+    "credential add": lambda *_: [
+        [HOSTILE],
+        ["evil", "--env", "access_key_id=X", "--env", "secret_access_key=Y"],
+    ],
+    "credential list": lambda *_: [[]],
+    "credential remove": lambda *_: [[HOSTILE]],
     "container add": lambda repo, _: [[repo, HOSTILE], [repo, f"s3://{HOSTILE}/"]],
     "container remove": lambda repo, _: [[repo, HOSTILE]],
     "rechunk": lambda repo, folder: [

@@ -80,6 +80,7 @@ def test_list_and_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "url": "s3://climate/era5?region=eu-west-1&endpoint_url=https://s3.example.org"
         "&anonymous=true",
         "profile": None,
+        "credential": None,
     }
     assert run("config", "add", "folder", "some-org/sst").exit_code == 0
     monkeypatch.setenv("ICEFLOE_SERVICE", "https://data.example.org")

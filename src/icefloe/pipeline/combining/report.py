@@ -7,7 +7,7 @@ from typing import Any
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, field, replace
-from icefloe.reports import JsonReady, counted, table_text
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html, table_text
 
 
 class Misfit(Record, order=True):
@@ -215,6 +215,25 @@ class Report(JsonReady, Record):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
         return {**super().to_dict(), "counts": self.counts()}
+
+    def tables(self, most: int = 50) -> dict[str, tuple[tuple[str, ...], list[list[object]]]]:
+        """Return what people look at in tables, with their headings, by the text above each."""
+        misfits = sorted(self.misfits)
+        rows: list[list[object]] = [[m.url, m.kind.value, m.message] for m in misfits[:most]]
+        if len(misfits) > most:
+            rows.append([f"… and {len(misfits) - most} more", "", ""])
+        unchecked = () if self.checked is None else self.checked.unchecked
+        notes = [*self.notes, *map(str, unchecked)]
+        return {
+            counted(len(misfits), "misfit"): (("file", "kind", "what"), rows),
+            counted(len(notes), "note"): (("note",), [[note] for note in notes[:most]]),
+        }
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(self.summary())
+
+    def _repr_html_(self) -> str:
+        return object_html("pipeline.Report", {"files": self.summary()}, tables=self.tables())
 
 
 class ValuesMismatchError(SourceError):

@@ -37,7 +37,7 @@ from icefloe.pipeline.running.progress import OnProgress, Watch
 from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
-from icefloe.reports import JsonReady, counted, shown_bytes
+from icefloe.reports import JsonReady, TextPrinter, counted, object_html, shown_bytes
 from icefloe.transactions.commit import LogWriter, commit
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.external_manifests import link_manifests, write_log
@@ -78,6 +78,27 @@ class AnyReport(JsonReady, Record, kw_only=True):
             manifests=self.manifests + done.manifests,
             **{name: getattr(self, name) + count for name, count in counts.items()},
         )
+
+    def summary(self) -> str:
+        """Return a summary in one line."""
+        return self._ending()
+
+    def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
+        printer.text(self.summary())
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "summary": self.summary(),
+            "branch": self.branch,
+            "group": self.group or "the root",
+            "version": self.snapshot or "none: there was nothing to commit",
+            "commits": self.commits,
+            "seconds": ", ".join(f"{name} {spent:.1f}" for name, spent in self.stages.items()),
+        }
+        if not self.stages:
+            del facts["seconds"]
+        tables = {} if self.scan is None else self.scan.tables()
+        return object_html(f"pipeline.{type(self).__name__}", facts, tables=tables)
 
     def _ending(self) -> str:
         if self.snapshot is None:

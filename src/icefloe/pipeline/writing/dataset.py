@@ -26,6 +26,7 @@ from icefloe.pipeline.files.facts import (
     LoadedValues,
 )
 from icefloe.pipeline.files.options import CombineOptions
+from icefloe.pipeline.writing.openable import surely_opens
 from icefloe.pipeline.writing.provenance import is_record, recorded_groups
 from icefloe.zarr_store import IcechunkStore
 
@@ -254,14 +255,16 @@ def require_openable(
 def _open_with_xarray(
     session: Session, group: str, paths: Collection[str], stored: Collection[str]
 ) -> tuple[str, ...]:
-    try:
-        import xarray  # noqa: F401 - optional
-    except ImportError:
-        return (_NO_XARRAY,)
     for folder in sorted({path.rpartition("/")[0] for path in paths}):
         names = {node_name(path) for path in paths if path.rpartition("/")[0] == folder}
         here = {node_name(path) for path in stored if path.rpartition("/")[0] == folder}
         whole = joined_path(group, folder)
+        if _is_usual(session, whole, here):
+            continue
+        try:
+            import xarray  # noqa: F401 - optional
+        except ImportError:
+            return (_NO_XARRAY,)
         try:
             _open(session, whole, here, without=())
         except IcefloeError:
@@ -270,6 +273,16 @@ def _open_with_xarray(
             name = _culprit(session, whole, names, here)
             raise _unopenable(group, joined_path(folder, name or ""), "xarray", error) from error
     return ()
+
+
+def _is_usual(session: Session, group: str, stored: Collection[str]) -> bool:
+    """Return whether a group is of a form that xarray is known to open."""
+    try:
+        return surely_opens(zarr.open_group(session.store, path=group, mode="r"), stored)
+    except IcefloeError:
+        raise
+    except Exception:  # noqa: BLE001 - xarray tells what is wrong
+        return False
 
 
 def _open(session: Session, group: str, stored: Collection[str], without: Iterable[str]) -> None:
