@@ -195,6 +195,10 @@ def _step(before: Box, box: Box) -> tuple[int, int] | None:
     return dimension, starts if abs(starts) > abs(stops) else stops
 
 
+type Wanted = tuple[ArrayNode, Coordinates]
+"""Chunks of an array that will be read."""
+
+
 class _Siblings(MutableRecord):
     """Small arrays of a group that are read whole, one after the other."""
 
@@ -303,10 +307,10 @@ class ReadAhead:
                 held = _Held(fetched, 0, len(data), self._clock(), was_read=True)
                 self._held.setdefault(node, {})[ref] = held
 
-    async def follow(
-        self, session: SessionState, node: ArrayNode, coordinates: Coordinates, most_bytes: int
-    ) -> None:
-        """Note a read, and request what is read next, if that is clear."""
+    def follow(
+        self, session: SessionState, node: ArrayNode, coordinates: Coordinates
+    ) -> list[Wanted]:
+        """Note a read, and return what will be read next, if that is clear."""
         counts = node.array.num_chunks
         with self._lock:
             course = self._courses.get(node.id)
@@ -315,11 +319,12 @@ class ReadAhead:
             boxes = course.follow(Box.around(coordinates), counts)
             is_whole = len(coordinates) == int(np.prod(counts, dtype=np.int64))
         if boxes:
-            wanted = np.concatenate([box.coordinates() for box in boxes])[:_MOST_CHUNKS]
-            await self.request(session, node, wanted, most_bytes)
-        elif is_whole and len(coordinates) <= _SMALL_ARRAY and not is_coordinate(node):
+            chunks = np.concatenate([box.coordinates() for box in boxes])
+            return [(node, chunks[:_MOST_CHUNKS])]
+        if is_whole and len(coordinates) <= _SMALL_ARRAY and not is_coordinate(node):
             siblings = self._next_siblings(session, node)
-            await self.request_arrays(session, siblings, most_bytes)
+            return [(sibling, every_chunk(sibling)) for sibling in siblings]
+        return []
 
     def _next_siblings(self, session: SessionState, node: ArrayNode) -> list[ArrayNode]:
         """Return the small arrays of a group that follow on one that is read, in their order."""
@@ -347,26 +352,24 @@ class ReadAhead:
             course.front, course.again = following[-1].path, following[len(following) // 2].path
         return following
 
-    async def request_arrays(
-        self, session: SessionState, nodes: Iterable[ArrayNode], most_bytes: int
-    ) -> None:
-        """Request all chunks of small arrays; their manifests are loaded at the same time."""
-
-        async def request(node: ArrayNode) -> None:
-            await self.request(session, node, every_chunk(node), most_bytes)
-
-        await map_concurrently(request, nodes, limit=session.context.config.max_concurrent_requests)
-
     async def request(
-        self, session: SessionState, node: ArrayNode, coordinates: Coordinates, most_bytes: int
+        self, session: SessionState, wanted: Sequence[Wanted], most_bytes: int
     ) -> None:
-        """Request chunks in the background, as far as there is room for them."""
-        for found in await find_refs(session, node, coordinates):
-            for request in plan_requests(found, joins=session.packer is None):
-                if not isinstance(request.ref, InlineChunk) and not self._begin(
-                    session, node.id, request, most_bytes
-                ):
-                    return
+        """Request chunks of arrays in the background, as far as there is room for them.
+
+        The manifests of all arrays are loaded at the same time.
+        """
+        if not wanted:
+            return
+        limit = session.context.config.max_concurrent_requests
+        refs = await map_concurrently(lambda item: find_refs(session, *item), wanted, limit=limit)
+        for (node, _), parts in zip(wanted, refs, strict=True):
+            for found in parts:
+                for request in plan_requests(found, joins=session.packer is None):
+                    if not isinstance(request.ref, InlineChunk) and not self._begin(
+                        session, node.id, request, most_bytes
+                    ):
+                        return
 
     def _begin(
         self, session: SessionState, node: NodeId, request: ChunkRequest, most_bytes: int

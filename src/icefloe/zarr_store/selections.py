@@ -41,7 +41,15 @@ from icefloe.format.nodes import ArrayNode
 from icefloe.pacing import begin_work, memory_budget, work_through
 from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.chunks import read_ref
-from icefloe.transactions.reading_ahead import Promise, ReadAhead, is_coordinate, is_small, read_ahead
+from icefloe.transactions.reading_ahead import (
+    Promise,
+    ReadAhead,
+    Wanted,
+    every_chunk,
+    is_coordinate,
+    is_small,
+    read_ahead,
+)
 from icefloe.transactions.selections import (
     ChunkRequest,
     find_refs,
@@ -289,6 +297,7 @@ class _Reading:
         most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
         ahead_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
         ahead = read_ahead(session) if ahead_bytes else None
+        wanted = [] if ahead is None else ahead.follow(session, node, coordinates)
         refs = await find_refs(session, node, coordinates)
         work: list[Promise | ChunkRequest] = []
         if ahead is not None:
@@ -308,7 +317,7 @@ class _Reading:
         reading = begin_work(read, work, pace=pace, most=most)
         try:
             if ahead is not None:
-                await ahead.follow(session, node, coordinates, ahead_bytes)
+                await ahead.request(session, wanted, ahead_bytes)
         finally:
             await reading.wait()
 
@@ -354,7 +363,7 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
         return
     path = f"/{group.strip('/')}"
     prefix = path if path.endswith("/") else f"{path}/"
-    nodes = list[ArrayNode]()
+    wanted = list[Wanted]()
     for below in session.tree.paths_below(path):
         if not is_deep and "/" in below[len(prefix) :]:
             continue
@@ -362,10 +371,10 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
         if isinstance(node, ArrayNode) and is_small(node):
             is_time = _SINCE in node.user_data and len(node.array.num_chunks) <= _TIME_DIMENSIONS
             if is_coordinate(node) or is_time:
-                nodes.append(node)
-        if len(nodes) == _MOST_COORDINATES:
+                wanted.append((node, every_chunk(node)))
+        if len(wanted) == _MOST_COORDINATES:
             break
-    run_blocking(read_ahead(session).request_arrays(session, nodes, most_bytes))
+    run_blocking(read_ahead(session).request(session, wanted, most_bytes))
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
