@@ -124,17 +124,19 @@ async def work_through[A](
     The threads of all callers with the same `most` are at most this many. The first failure is
     raised once the calls under way have ended.
     """
-    if not items:
-        return
-    run = _Run(function, items, pace, most)
-    run.start()
-    try:
-        await wait_for(run.done)
-    finally:
-        run.stop()
+    await begin_work(function, items, pace=pace, most=most).wait()
 
 
-class _Run[A]:
+def begin_work[A](
+    function: Callable[[A], int], items: Sequence[A], *, pace: Pace, most: int
+) -> "Work[A]":
+    """Begin what `work_through` does; the caller waits for it, whatever happens meanwhile."""
+    work = Work(function, items, pace, most)
+    work.start()
+    return work
+
+
+class Work[A]:
     """The threads that work through a list."""
 
     def __init__(
@@ -158,9 +160,14 @@ class _Run[A]:
         for _ in range(added):
             _pool(self._most).submit(self._work)
 
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._is_stopped = True
+    async def wait(self) -> None:
+        """Wait until all is done, and raise the first failure."""
+        if not self._items:
+            return
+        try:
+            await wait_for(self.done)
+        finally:
+            self._is_stopped = True
 
     def _work(self) -> None:
         until = time.monotonic() + _TURN_SECONDS

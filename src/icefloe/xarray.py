@@ -24,7 +24,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, storage_from_url
 from icefloe.virtual_chunks.consent import Authorize, authorised_by
 from icefloe.zarr_store import IcechunkStore
-from icefloe.zarr_store.selections import with_selections
+from icefloe.zarr_store.selections import request_coordinates, with_selections
 
 if TYPE_CHECKING:
     from xarray.core.datatree import DataTree
@@ -229,6 +229,7 @@ class IcefloeBackend(BackendEntrypoint):
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
         with with_selections():
+            request_coordinates(store, group or "")
             dataset = _Zarr().open_dataset(
                 cast("Any", store),
                 group=group,
@@ -260,6 +261,7 @@ class IcefloeBackend(BackendEntrypoint):
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
         with with_selections():
+            request_coordinates(store, group or "", is_deep=True)
             return _Zarr().open_groups_as_dict(
                 cast("Any", store),
                 group=group,

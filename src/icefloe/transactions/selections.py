@@ -13,6 +13,7 @@ from icefloe.format.chunk_table import (
     ChunkRef,
     ChunkTable,
     Coordinates,
+    InlineChunk,
     NativeChunk,
     VirtualChunk,
     are_among,
@@ -168,6 +169,15 @@ def plan_requests(refs: FoundRefs, *, joins: bool = True) -> Iterator[ChunkReque
                 [places[numbers[row]] for row in merged.rows],
                 [(ranges[row][0] - start, ranges[row][1] - start) for row in merged.rows],
             )
+
+
+def part_of(request: ChunkRequest, number: int) -> ChunkRef:
+    """Return the reference of one chunk of a request."""
+    if len(request.parts) == 1:
+        return request.ref
+    start, stop = request.parts[number]
+    assert not isinstance(request.ref, InlineChunk)
+    return _window(request.ref, request.ref.offset + start, stop - start)
 
 
 def _objects(refs: FoundRefs) -> Ints:

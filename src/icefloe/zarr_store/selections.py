@@ -36,11 +36,24 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import Coordinates
+from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode
-from icefloe.pacing import memory_budget, work_through
+from icefloe.pacing import begin_work, memory_budget, work_through
+from icefloe.storage.port import Buffer as StoredBytes
+from icefloe.transactions.chunks import read_ref
+from icefloe.transactions.reading_ahead import (
+    Promise,
+    ReadAhead,
+    Wanted,
+    every_chunk,
+    is_coordinate,
+    is_small,
+    read_ahead,
+)
 from icefloe.transactions.selections import (
     ChunkRequest,
     find_refs,
+    part_of,
     plan_requests,
     read_request,
 )
@@ -56,8 +69,16 @@ MOST_REQUESTS: Final = "codec_pipeline.most_requests"
 """Zarr's setting for the number of requests under way; `ZARR_CODEC_PIPELINE__MOST_REQUESTS`."""
 MOST_BYTES: Final = "codec_pipeline.most_bytes"
 """Zarr's setting for the bytes of chunks, stored and decoded, that wait in memory."""
+AHEAD_BYTES: Final = "codec_pipeline.ahead_bytes"
+"""Zarr's setting for the bytes that are fetched before they are read; 0 turns that off."""
 _DEFAULT_REQUESTS: Final = 128
 _DEFAULT_BYTES: Final = 256 << 20
+_DEFAULT_AHEAD: Final = 64 << 20
+_MOST_COORDINATES: Final = 256
+_SINCE: Final = b" since "
+"""In the units of times."""
+_TIME_DIMENSIONS: Final = 2
+"""Times, and their bounds."""
 
 
 class SelectionPipeline(FusedCodecPipeline):
@@ -259,36 +280,101 @@ class _Reading:
 
     async def run(self) -> tuple[GetResult, ...]:
         session = self._session
-        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
         path, coordinates = _chunks_of([item[0] for item in self._batch])
         node = session.tree.find(path)
-        requests: list[ChunkRequest] = []
         if node is not None:
             if not isinstance(node, ArrayNode):
                 problem = f"{path} is a group, and only arrays have chunks"
                 raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
-            # A pack that is still in memory has no ranges.
-            for found in await find_refs(session, node, coordinates):
-                requests += plan_requests(found, joins=session.packer is None)
-        pace = session.context.assets.reading_pace
-        await work_through(self._read, requests, pace=pace, most=most)
+            await self._read_all(node, coordinates)
         return tuple(
             self._decoder.fill(item[1], item[3]) if result is None else result
             for item, result in zip(self._batch, self._results, strict=True)
         )
 
-    def _read(self, request: ChunkRequest) -> int:
+    async def _read_all(self, node: ArrayNode, coordinates: Coordinates) -> None:
+        session = self._session
+        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
+        ahead_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
+        ahead = read_ahead(session) if ahead_bytes else None
+        wanted = [] if ahead is None else ahead.follow(session, node, coordinates)
+        refs = await find_refs(session, node, coordinates)
+        work: list[Promise | ChunkRequest] = []
+        if ahead is not None:
+            promises, refs = ahead.claim(node.id, refs)
+            work += promises
+        # A pack that is still in memory has no ranges.
+        for found in refs:
+            work += plan_requests(found, joins=session.packer is None)
+        keeping = ahead if ahead is not None and ahead.keeps(node.id) else None
+
+        def read(item: Promise | ChunkRequest) -> int:
+            if isinstance(item, Promise):
+                return self._take(item)
+            return self._read(item, keeping, node.id, ahead_bytes)
+
+        pace = session.context.assets.reading_pace
+        reading = begin_work(read, work, pace=pace, most=most)
+        try:
+            if ahead is not None:
+                await ahead.request(session, wanted, ahead_bytes)
+        finally:
+            await reading.wait()
+
+    def _take(self, promise: Promise) -> int:
+        """Decode a chunk that was requested before."""
+        spec = self._batch[promise.place][1]
+        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        with self._budget.holding(temporary, self._most_bytes):
+            data = promise.wait()
+            if data is None:
+                data = run_blocking(read_ref(self._session, promise.ref))
+            self._decode(promise.place, data)
+        return promise.size_bytes
+
+    def _read(
+        self, request: ChunkRequest, keeping: ReadAhead | None, node: NodeId, most_kept: int
+    ) -> int:
         spec = self._batch[request.places[0]][1]
         size_bytes = request.size_bytes
         temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
         with self._budget.holding(size_bytes + temporary, self._most_bytes):
             stored = run_blocking(read_request(self._session, request))
-            for place, data in zip(request.places, stored, strict=True):
-                _, spec, chunk_selection, out_selection, _ = self._batch[place]
-                self._results[place] = self._decoder.decode(
-                    data, spec, chunk_selection, out_selection
-                )
+            for number, (place, data) in enumerate(zip(request.places, stored, strict=True)):
+                self._decode(place, data)
+                if keeping is not None:
+                    keeping.keep(node, part_of(request, number), data, most_kept)
         return size_bytes
+
+    def _decode(self, place: int, data: StoredBytes) -> None:
+        _, spec, chunk_selection, out_selection, _ = self._batch[place]
+        self._results[place] = self._decoder.decode(data, spec, chunk_selection, out_selection)
+
+
+def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = False) -> None:
+    """Request the coordinates that xarray reads when it opens a group, all at the same time.
+
+    These are the small arrays along their own dimension, and times, from which it learns how to
+    decode them. With `is_deep`, those of the groups below, too.
+    """
+    session = far_session(store)
+    most_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
+    if session is None or not most_bytes or config.get(_CHOICE) != _PATH:
+        return
+    path = f"/{group.strip('/')}"
+    prefix = path if path.endswith("/") else f"{path}/"
+    wanted = list[Wanted]()
+    for below in session.tree.paths_below(path):
+        if not is_deep and "/" in below[len(prefix) :]:
+            continue
+        node = session.tree.find(below)
+        if isinstance(node, ArrayNode) and is_small(node):
+            is_time = _SINCE in node.user_data and len(node.array.num_chunks) <= _TIME_DIMENSIONS
+            if is_coordinate(node) or is_time:
+                wanted.append((node, every_chunk(node)))
+        if len(wanted) == _MOST_COORDINATES:
+            break
+    run_blocking(read_ahead(session).request(session, wanted, most_bytes))
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
@@ -341,13 +427,14 @@ def _decoded_bytes(spec: ArraySpec) -> int:
     return prod(spec.shape) * int(getattr(spec.dtype, "item_size", 8))
 
 
-def _setting(name: str, default: int) -> int:
+def _setting(name: str, default: int, *, least: int = 1) -> int:
     value = config.get(name, default)
     try:
         number = int(value)
     except (TypeError, ValueError):
-        number = 0
-    if number < 1:
-        problem = f"zarr's setting {name} must be a positive number, not {value!r}"
+        number = -1
+    if number < least:
+        kind = "a positive number" if least else "a number, 0 or more"
+        problem = f"zarr's setting {name} must be {kind}, not {value!r}"
         raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
     return number

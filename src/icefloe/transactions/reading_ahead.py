@@ -1,0 +1,508 @@
+"""Chunks that are fetched before they are read.
+
+A loop over a dimension reads a box of chunks, then the box beside it, and waits for each of them.
+So does a program that reads one small array of a group after the other. `ReadAhead` follows what a
+session reads: once the direction is clear, it requests what comes next, twice as much each time,
+and later reads find their chunks here. Steps that read the same chunk again fetch it once.
+
+What is held belongs to a reference, not to a place in an array: a session that changes asks for
+other references and never sees old bytes. All sessions of a process share one limit. Chunks that
+nobody reads are dropped after a while, or when room is needed.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from icefloe.effects import map_concurrently, run_blocking
+from icefloe.errors import IcefloeError
+from icefloe.forks import renew_lock_in_children
+from icefloe.format.chunk_table import ChunkRef, Coordinates, InlineChunk
+from icefloe.format.ids import NodeId
+from icefloe.format.nodes import ArrayNode
+from icefloe.records import MutableRecord, Record
+from icefloe.storage.port import Buffer
+from icefloe.transactions.selections import (
+    ChunkRequest,
+    FoundRefs,
+    find_refs,
+    part_of,
+    plan_requests,
+    read_request,
+)
+from icefloe.transactions.session import SessionState
+
+_MOST_BOXES: Final = 32
+"""So many boxes ahead of a loop, at most."""
+_MOST_CHUNKS: Final = 1024
+"""So many chunks are planned at a time."""
+_HELD_SECONDS: Final = 15.0
+"""For so long a chunk waits to be read: files of virtual chunks may change."""
+_MOST_THREADS: Final = 32
+_MOST_ARRAYS: Final = 16
+_SMALL_ARRAY: Final = 16
+"""Arrays with so many chunks are read whole, one after the other."""
+
+
+class Box(Record):
+    """Chunks of an array: the first ones, and those after the last ones, by dimension."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @classmethod
+    def around(cls, coordinates: Coordinates) -> "Box | None":
+        """Return the box that chunks fill, if they fill one.
+
+        >>> Box.around(np.array([[3, 0], [3, 1]], np.uint32))
+        Box(first=(3, 0), last=(4, 2))
+        >>> Box.around(np.array([[3, 0], [4, 1]], np.uint32))
+        """
+        if coordinates.size == 0:
+            return None
+        first, last = coordinates.min(axis=0), coordinates.max(axis=0) + 1
+        if int((last - first).prod(dtype=np.int64)) != len(coordinates):
+            return None
+        return cls(tuple(first.tolist()), tuple(last.tolist()))
+
+    def with_range(self, dimension: int, first: int, last: int) -> "Box":
+        """Return the box with another range of one dimension."""
+        firsts, lasts = list(self.first), list(self.last)
+        firsts[dimension], lasts[dimension] = first, last
+        return Box(tuple(firsts), tuple(lasts))
+
+    def coordinates(self) -> Coordinates:
+        """List the chunks.
+
+        >>> Box((0, 4), (2, 5)).coordinates().tolist()
+        [[0, 4], [1, 4]]
+        """
+        ranges = [np.arange(f, e, dtype=np.uint32) for f, e in zip(self.first, self.last, strict=True)]
+        return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+
+
+class Course:
+    """The reads of one array, one after the other: says where the next ones will be.
+
+    >>> course = Course()
+    >>> for row in range(4):
+    ...     print(course.follow(Box((row,), (row + 1,)), counts=(100,)))
+    []
+    [Box(first=(2,), last=(4,))]
+    [Box(first=(4,), last=(7,))]
+    []
+    """
+
+    def __init__(self) -> None:
+        self.is_repeated = False
+        """Whether a read met chunks of the read before it."""
+        self._box: Box | None = None
+        self._step: tuple[int, int] | None = None
+        self._width = 0
+        self._front = 0
+
+    def follow(self, box: Box | None, counts: Sequence[int]) -> list[Box]:
+        """Note a read, and return the boxes that are worth requesting now."""
+        before, self._box = self._box, box
+        if box is None or before is None:
+            self._step = None
+            return []
+        if box == before:
+            self.is_repeated = True
+            return []
+        step = _step(before, box)
+        if step is None:
+            self._step, self.is_repeated = None, False
+            return []
+        dimension, shift = step
+        extent = box.last[dimension] - box.first[dimension]
+        if abs(shift) < extent:
+            self.is_repeated = True
+        is_same = self._step is not None and (
+            self._step == step if abs(shift) > extent else self._step[0] == dimension
+        )
+        if is_same and self._step is not None and (self._step[1] > 0) == (shift > 0):
+            self._width = min(max(2 * self._width, 2), _MOST_BOXES)
+        else:
+            # Steps over chunks are believed when they come twice.
+            self._width = 2 if abs(shift) <= extent else 0
+            self._front = box.last[dimension] if shift > 0 else box.first[dimension]
+        self._step = step
+        if self._width == 0:
+            return []
+        if abs(shift) > extent:
+            return self._strides(box, dimension, shift, counts)
+        return self._stretch(box, dimension, shift, extent, counts)
+
+    def _stretch(
+        self, box: Box, dimension: int, shift: int, extent: int, counts: Sequence[int]
+    ) -> list[Box]:
+        """Return the chunks that lie beside a box, in the direction of the reads."""
+        length = self._width * extent
+        if shift > 0:
+            first = max(self._front, box.last[dimension])
+            last = min(box.last[dimension] + length, counts[dimension])
+            is_far = first - box.last[dimension] > length // 2
+        else:
+            last = min(self._front, box.first[dimension])
+            first = max(box.first[dimension] - length, 0)
+            is_far = box.first[dimension] - last > length // 2
+        if first >= last or is_far:
+            return []
+        self._front = last if shift > 0 else first
+        return [box.with_range(dimension, first, last)]
+
+    def _strides(
+        self, box: Box, dimension: int, shift: int, counts: Sequence[int]
+    ) -> list[Box]:
+        """Return boxes at equal distances."""
+        boxes = list[Box]()
+        first, last = box.first[dimension], box.last[dimension]
+        for number in range(1, self._width + 1):
+            start, stop = first + number * shift, last + number * shift
+            is_new = start > self._front if shift > 0 else start < self._front
+            if start < 0 or stop > counts[dimension]:
+                break
+            if is_new:
+                boxes.append(box.with_range(dimension, start, stop))
+                self._front = start
+        return boxes
+
+
+def _step(before: Box, box: Box) -> tuple[int, int] | None:
+    """Return the dimension along which a box lies further, and how much."""
+    moved = [
+        dimension
+        for dimension in range(len(box.first))
+        if (before.first[dimension], before.last[dimension])
+        != (box.first[dimension], box.last[dimension])
+    ]
+    if len(moved) != 1:
+        return None
+    [dimension] = moved
+    starts = box.first[dimension] - before.first[dimension]
+    stops = box.last[dimension] - before.last[dimension]
+    if starts * stops < 0:
+        return None
+    # Windows of equal lengths meet one chunk more here than there.
+    return dimension, starts if abs(starts) > abs(stops) else stops
+
+
+type Wanted = tuple[ArrayNode, Coordinates]
+"""Chunks of an array that will be read."""
+
+
+class _Siblings(MutableRecord):
+    """Small arrays of a group that are read whole, one after the other."""
+
+    last: str = ""
+    front: str = ""
+    """The last array that was requested."""
+    again: str = ""
+    """Reads before this array need nothing more."""
+    width: int = 0
+
+
+class _Held(MutableRecord):
+    fetched: "Future[list[Buffer]]"
+    part: int
+    size_bytes: int
+    since: float
+    was_read: bool = False
+
+
+class Promise:
+    """A chunk that was requested before it was read."""
+
+    __slots__ = ("_held", "place", "ref")
+
+    def __init__(self, held: _Held, ref: ChunkRef, place: int) -> None:
+        self._held, self.ref, self.place = held, ref, place
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of the chunk."""
+        return self._held.size_bytes
+
+    def wait(self) -> Buffer | None:
+        """Return the bytes; None if the request failed, or did not begin until now."""
+        fetched = self._held.fetched
+        if fetched.cancel():
+            return None
+        try:
+            return fetched.result()[self._held.part]
+        except (IcefloeError, OSError, CancelledError):
+            return None  # the reader asks again, and learns what is wrong
+
+
+class ReadAhead:
+    """What one session has requested before it is read."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        renew_lock_in_children(self)
+        self._held: dict[NodeId, dict[ChunkRef, _Held]] = {}
+        self._courses: dict[NodeId, Course] = {}
+        self._siblings: dict[str, _Siblings] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """The number of bytes that were requested or arrived, and are not read yet."""
+        return sum(
+            held.size_bytes for chunks in list(self._held.values()) for held in list(chunks.values())
+        )
+
+    def claim(self, node: NodeId, found: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
+        """Take the chunks that were requested, and return the references of all others."""
+        if not self._held:
+            return [], found
+        with self._lock:
+            self._expire()
+            chunks = self._held.get(node)
+            if not chunks:
+                return [], found
+            is_repeated = (course := self._courses.get(node)) is not None and course.is_repeated
+            promises, left = list[Promise](), list[FoundRefs]()
+            for part in found:
+                is_left = np.ones(len(part.rows), np.bool_)
+                for number, row in enumerate(part.rows.tolist()):
+                    ref = part.table.ref(row)
+                    if (held := chunks.get(ref)) is not None:
+                        promises.append(Promise(held, ref, part.places.item(number)))
+                        is_left[number] = False
+                if is_left.all():
+                    left.append(part)
+                elif is_left.any():
+                    left.append(FoundRefs(part.table, part.rows[is_left], part.places[is_left]))
+            claimed = {promise.ref for promise in promises}
+            for ref, held in list(chunks.items()):
+                # A loop that reads a chunk in several steps reads it again; otherwise it is done.
+                if ref in claimed and is_repeated:
+                    held.was_read, held.since = True, self._clock()
+                elif ref in claimed or held.was_read:
+                    del chunks[ref]
+            return promises, left
+
+    def keeps(self, node: NodeId) -> bool:
+        """Return whether the next step of a loop will read the same chunks again."""
+        course = self._courses.get(node)
+        return course is not None and course.is_repeated
+
+    def keep(self, node: NodeId, ref: ChunkRef, data: Buffer, most_bytes: int) -> None:
+        """Keep a chunk that the next step will read again."""
+        if isinstance(ref, InlineChunk) or len(data) > most_bytes // 4:
+            return
+        fetched = Future[list[Buffer]]()
+        fetched.set_result([data])
+        with self._lock:
+            if _ahead_bytes() + len(data) <= most_bytes:
+                held = _Held(fetched, 0, len(data), self._clock(), was_read=True)
+                self._held.setdefault(node, {})[ref] = held
+
+    def follow(
+        self, session: SessionState, node: ArrayNode, coordinates: Coordinates
+    ) -> list[Wanted]:
+        """Note a read, and return what will be read next, if that is clear."""
+        counts = node.array.num_chunks
+        with self._lock:
+            course = self._courses.get(node.id)
+            if course is None:
+                course = self._courses[node.id] = Course()
+            boxes = course.follow(Box.around(coordinates), counts)
+            is_whole = len(coordinates) == int(np.prod(counts, dtype=np.int64))
+        if boxes:
+            chunks = np.concatenate([box.coordinates() for box in boxes])
+            return [(node, chunks[:_MOST_CHUNKS])]
+        if is_whole and len(coordinates) <= _SMALL_ARRAY and not is_coordinate(node):
+            siblings = self._next_siblings(session, node)
+            return [(sibling, every_chunk(sibling)) for sibling in siblings]
+        return []
+
+    def _next_siblings(self, session: SessionState, node: ArrayNode) -> list[ArrayNode]:
+        """Return the small arrays of a group that follow on one that is read, in their order."""
+        parent = node.path.rpartition("/")[0]
+        with self._lock:
+            course = self._siblings.setdefault(parent, _Siblings())
+            before, course.last = course.last, node.path
+            if not before or node.path <= before:
+                course.width, course.front, course.again = 0, "", ""
+                return []
+            if node.path < course.again:
+                return []
+            course.width = min(max(2 * course.width, 2), _MOST_ARRAYS)
+            after = max(course.front, node.path)
+        following = list[ArrayNode]()
+        for path in session.tree.paths_below(parent or "/"):
+            if path <= after or "/" in path[len(parent) + 1 :]:
+                continue
+            sibling = session.tree.find(path)
+            if isinstance(sibling, ArrayNode) and is_small(sibling) and not is_coordinate(sibling):
+                following.append(sibling)
+                if len(following) == course.width:
+                    break
+        if following:
+            course.front, course.again = following[-1].path, following[len(following) // 2].path
+        return following
+
+    async def request(
+        self, session: SessionState, wanted: Sequence[Wanted], most_bytes: int
+    ) -> None:
+        """Request chunks of arrays in the background, as far as there is room for them.
+
+        The manifests of all arrays are loaded at the same time.
+        """
+        if not wanted:
+            return
+        limit = session.context.config.max_concurrent_requests
+        refs = await map_concurrently(lambda item: find_refs(session, *item), wanted, limit=limit)
+        for (node, _), parts in zip(wanted, refs, strict=True):
+            for found in parts:
+                for request in plan_requests(found, joins=session.packer is None):
+                    if not isinstance(request.ref, InlineChunk) and not self._begin(
+                        session, node.id, request, most_bytes
+                    ):
+                        return
+
+    def _begin(
+        self, session: SessionState, node: NodeId, request: ChunkRequest, most_bytes: int
+    ) -> bool:
+        with self._lock:
+            chunks = self._held.setdefault(node, {})
+            refs = [part_of(request, number) for number in range(len(request.parts))]
+            if all(ref in chunks for ref in refs):
+                return True
+            if _ahead_bytes() + request.size_bytes > most_bytes:
+                self._expire()
+                if _ahead_bytes() + request.size_bytes > most_bytes:
+                    return False
+            fetched, now = Future[list[Buffer]](), self._clock()
+            for number, ref in enumerate(refs):
+                first, last = request.parts[number]
+                chunks[ref] = _Held(fetched, number, last - first, now)
+
+        def fetch() -> None:
+            if not fetched.set_running_or_notify_cancel():
+                return
+            try:
+                fetched.set_result(run_blocking(read_request(session, request), "worker"))
+            except BaseException as failure:  # noqa: BLE001 - handed to who waits
+                fetched.set_exception(failure)
+
+        _fetchers.add(fetch, fetched)
+        return True
+
+    def _expire(self) -> None:
+        oldest = self._clock() - _HELD_SECONDS
+        for node, chunks in list(self._held.items()):
+            for ref, held in list(chunks.items()):
+                if held.since < oldest:
+                    held.fetched.cancel()
+                    del chunks[ref]
+            if not chunks:
+                del self._held[node]
+
+
+def is_coordinate(node: ArrayNode) -> bool:
+    """Return whether an array has the values along a dimension of its own name."""
+    return node.array.dimension_names == (node.path.rpartition("/")[2],)
+
+
+def is_small(node: ArrayNode) -> bool:
+    """Return whether an array has few chunks."""
+    return 0 < int(np.prod(node.array.num_chunks, dtype=np.int64)) <= _SMALL_ARRAY
+
+
+def every_chunk(node: ArrayNode) -> Coordinates:
+    """List all chunks of the grid of an array."""
+    counts = node.array.num_chunks
+    if not counts:
+        return np.zeros((1, 0), np.uint32)
+    return Box((0,) * len(counts), tuple(counts)).coordinates()
+
+
+class _Fetchers:
+    """Threads that fetch; they hold up the end of a program no longer than their requests."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all work, and who was at it."""
+        self._lock = threading.Lock()
+        self._waiting = deque[tuple[Callable[[], None], Future[list[Buffer]]]]()
+        self._threads = 0
+
+    def add(self, work: Callable[[], None], result: "Future[list[Buffer]]") -> None:
+        """Have something done soon."""
+        with self._lock:
+            self._waiting.append((work, result))
+            if self._threads >= _MOST_THREADS:
+                return
+            self._threads += 1
+        threading.Thread(target=self._run, name="icefloe-ahead").start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not threading.main_thread().is_alive():  # the program ends
+                    for _, result in self._waiting:
+                        result.cancel()
+                    self._waiting.clear()
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                work, _ = self._waiting.popleft()
+            work()
+
+
+_fetchers: Final = _Fetchers()
+
+
+class _Sessions:
+    """The sessions of this process that read ahead."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all of them: what was on its way to a parent never arrives in its child."""
+        self._lock = threading.Lock()
+        self._of: WeakKeyDictionary[SessionState, ReadAhead] = WeakKeyDictionary()
+
+    def of(self, session: SessionState) -> ReadAhead:
+        """Return what a session has requested."""
+        with self._lock:
+            ahead = self._of.get(session)
+            if ahead is None:
+                ahead = self._of[session] = ReadAhead()
+            return ahead
+
+    def all(self) -> Iterable[ReadAhead]:
+        """Return those of all sessions."""
+        with self._lock:
+            return list(self._of.values())
+
+
+_sessions: Final = _Sessions()
+
+
+def read_ahead(session: SessionState) -> ReadAhead:
+    """Return what a session has requested before it reads it."""
+    return _sessions.of(session)
+
+
+def _ahead_bytes() -> int:
+    return sum(ahead.held_bytes for ahead in _sessions.all())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fetchers.reset)
+    os.register_at_fork(after_in_child=_sessions.reset)

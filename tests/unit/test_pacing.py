@@ -1,0 +1,78 @@
+"""The number of threads that suits a storage, and limits on what they hold."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from icefloe.effects import run_blocking
+from icefloe.pacing import MemoryBudget, Pace, work_through
+
+
+def settle(pace: Pace, rate_of: Callable[[int], float], most: int, clock: list[float]) -> int:
+    """Let requests end at a rate that depends on the threads, and return the number at the end."""
+    for _ in range(20_000):
+        clock[0] += 1 / rate_of(pace.threads(most))
+        pace.finished(100_000, is_busy=True, most=most)
+    return pace.threads(most)
+
+
+@pytest.mark.parametrize("most", [1, 3, 16, 100, 128])
+@pytest.mark.parametrize("rate", [lambda threads: 50.0 * threads, lambda threads: 3e3 / threads])
+def test_a_pace_is_never_above_the_limit_nor_below_one(
+    most: int, rate: Callable[[int], float]
+) -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    for _ in range(5_000):
+        assert 1 <= pace.threads(most) <= most
+        clock[0] += 1 / rate(pace.threads(most))
+        pace.finished(100_000, is_busy=True, most=most)
+
+
+def test_a_pace_measures_again_when_the_rate_collapses() -> None:
+    """A pace that learned few threads from a server nearby uses many when it is far away."""
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    assert settle(pace, lambda threads: 100_000 / threads, 128, clock) == 16
+    assert settle(pace, lambda threads: 10.0 * threads, 128, clock) == 128
+
+
+def test_reads_that_do_not_fill_the_threads_teach_nothing() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    for _ in range(1_000):
+        clock[0] += 1
+        pace.finished(1, is_busy=False, most=128)
+    assert pace.threads(128) == Pace().threads(128)
+
+
+def test_a_budget_holds_one_that_is_too_large_alone() -> None:
+    budget = MemoryBudget()
+    held = list[int]()
+    lock = threading.Lock()
+
+    def hold(size_bytes: int) -> int:
+        with budget.holding(size_bytes, most=10):
+            with lock:
+                held.append(budget.held_bytes)
+            return size_bytes
+
+    run_blocking(work_through(hold, [4, 50, 4, 4, 50, 1] * 20, pace=Pace(), most=8))
+    assert len(held) == 120
+    assert all(size <= 10 or size == 50 for size in held)
+    assert budget.held_bytes == 0
+
+
+def test_the_first_failure_ends_the_work() -> None:
+    done = list[int]()
+
+    def work(number: int) -> int:
+        if number == 5:
+            raise KeyError(number)
+        done.append(number)
+        return 0
+
+    with pytest.raises(KeyError):
+        run_blocking(work_through(work, range(10_000), pace=Pace(), most=1))
+    assert done == [0, 1, 2, 3, 4]
