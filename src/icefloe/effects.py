@@ -75,6 +75,26 @@ def blocking[**P, T](function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[
     return call
 
 
+def awaitable[**P, T](function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the async twin of a function that never waits: same parameters, same documentation.
+
+    >>> class Counter:
+    ...     def count(self, step: int = 1) -> int:
+    ...         return 40 + step
+    ...     count_async = awaitable(count)
+    >>> run_blocking(Counter().count_async(step=2))
+    42
+    """
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    call.__name__ = f"{function.__name__}_async"
+    call.__qualname__ = f"{function.__qualname__}_async"
+    return call
+
+
 def stepped_context() -> Context:
     """Make a context for a driver that runs several coroutines of the core step by step."""
     context = copy_context()

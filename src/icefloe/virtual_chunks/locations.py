@@ -7,6 +7,7 @@ location can lead out of the prefix that it matches. The longest matching prefix
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -71,6 +72,7 @@ class Location(Record):
         return self.scheme == RELATIVE_SCHEME
 
 
+@lru_cache(maxsize=64)  # one that is recorded is parsed again as it is stored
 def parse_location(text: str) -> Location:
     """Take a location apart, bringing it into its stored form.
 

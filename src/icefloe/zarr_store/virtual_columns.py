@@ -25,6 +25,7 @@ type CoordinateColumn = Sequence[Sequence[int]] | NumberColumn
 type TimeColumn = Sequence[datetime | int | None] | NDArray[Any] | pa.Array | pa.ChunkedArray
 
 _NONE: Final = -1
+_WHOLE: Final = (int, np.integer)
 _BLOCK_ROWS: Final = 64 * 1024
 """So many texts are objects at a time."""
 _LARGEST_U32: Final = 2**32 - 1
@@ -225,7 +226,7 @@ def check_ends(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None
 def check_range(offset: Any, length: Any) -> None:
     """Refuse what is no range of an object."""
     for value, name in ((offset, "offset"), (length, "length")):
-        if not isinstance(value, int | np.integer) or value < 0:
+        if not isinstance(value, _WHOLE) or value < 0:
             raise refused(f"{name} must be a whole number from 0, got {value!r}")
     if int(offset) + int(length) > _LARGEST_END:
         raise refused(_ends_beyond("the range", offset, length))

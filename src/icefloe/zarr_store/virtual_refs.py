@@ -72,7 +72,6 @@ def set_one(
     validate_container: bool,
 ) -> None:
     """Record the chunk of a key."""
-    session.require_writable()
     parsed = parse_key(key)
     if not isinstance(parsed, ChunkKey):
         raise SessionStateError(
@@ -81,7 +80,6 @@ def set_one(
             key=key,
         )
     node = require_array(session, parsed.path)
-    require_in_grid(node, parsed.coordinates)
     check_range(offset, length)
     etag, seconds = _split(checksum)
     stored = session.context.virtual.recorded_one(location, validate=validate_container)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
-from icefloe.effects import blocking
+from icefloe.effects import awaitable
 from icefloe.transactions.session import SessionState
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class VirtualWrites:
     def _check_writable(self) -> None:
         self._state.require_writable()
 
-    async def set_virtual_ref_async(
+    def set_virtual_ref(
         self,
         key: str,
         location: str,
@@ -50,11 +50,11 @@ class VirtualWrites:
         `validate_container`, or by its other name `validate_containers`, refuses locations that
         no virtual chunk container covers.
         """
-        from icefloe.zarr_store import virtual_refs
+        from icefloe.zarr_store.virtual_refs import set_one
 
         self._check_writable()
         validate = validate_container if validate_containers is None else validate_containers
-        virtual_refs.set_one(
+        set_one(
             self._state,
             key,
             location,
@@ -64,9 +64,9 @@ class VirtualWrites:
             validate_container=validate,
         )
 
-    set_virtual_ref = blocking(set_virtual_ref_async)
+    set_virtual_ref_async = awaitable(set_virtual_ref)
 
-    async def set_virtual_refs_async(
+    def set_virtual_refs(
         self,
         array_path: str,
         chunks: list[VirtualChunkSpec],
@@ -78,16 +78,14 @@ class VirtualWrites:
         Of several references to one chunk the last counts. Returns the coordinates of those
         whose location no container covers, which are not recorded; `None` when all are fine.
         """
-        from icefloe.zarr_store import virtual_refs
+        from icefloe.zarr_store.virtual_refs import set_specs
 
         self._check_writable()
-        return virtual_refs.set_specs(
-            self._state, array_path, chunks, validate_containers=validate_containers
-        )
+        return set_specs(self._state, array_path, chunks, validate_containers=validate_containers)
 
-    set_virtual_refs = blocking(set_virtual_refs_async)
+    set_virtual_refs_async = awaitable(set_virtual_refs)
 
-    async def set_virtual_refs_arr_async(
+    def set_virtual_refs_arr(
         self,
         array_path: str,
         chunk_grid_shape: tuple[int, ...],
@@ -104,10 +102,10 @@ class VirtualWrites:
         An empty location leaves its chunk out; `arr_offset` says where in the array the box
         begins, and `checksum` is that of all objects. Returns what `set_virtual_refs` does.
         """
-        from icefloe.zarr_store import virtual_refs
+        from icefloe.zarr_store.virtual_refs import set_grid
 
         self._check_writable()
-        return virtual_refs.set_grid(
+        return set_grid(
             self._state,
             array_path,
             chunk_grid_shape,
@@ -119,9 +117,9 @@ class VirtualWrites:
             checksum=checksum,
         )
 
-    set_virtual_refs_arr = blocking(set_virtual_refs_arr_async)
+    set_virtual_refs_arr_async = awaitable(set_virtual_refs_arr)
 
-    async def set_virtual_refs_columns_async(
+    def set_virtual_refs_columns(
         self,
         array_path: str,
         *,
@@ -177,10 +175,10 @@ class VirtualWrites:
         >>> session.all_virtual_chunk_locations()
         ['s3://archive/2023.nc', 's3://archive/2023.nc', 's3://archive/2024.nc']
         """
-        from icefloe.zarr_store import virtual_refs
+        from icefloe.zarr_store.virtual_refs import set_columns
 
         self._check_writable()
-        return virtual_refs.set_columns(
+        return set_columns(
             self._state,
             array_path,
             coordinates,
@@ -192,4 +190,4 @@ class VirtualWrites:
             validate_containers=validate_containers,
         )
 
-    set_virtual_refs_columns = blocking(set_virtual_refs_columns_async)
+    set_virtual_refs_columns_async = awaitable(set_virtual_refs_columns)
