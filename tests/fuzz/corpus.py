@@ -33,7 +33,7 @@ def as_seed(name: str, data: bytes) -> Seed:
         envelope = open_envelope(data)
     except FormatError:
         return Seed(name, data, None, 1, b"")
-    buffer = decompress(envelope.payload)
+    buffer = bytes(decompress(envelope.payload))
     return Seed(name, data, envelope.file_type, envelope.spec_version, buffer)
 
 

@@ -88,7 +88,7 @@ def test_known_shapes_never_accept_what_the_careful_reader_refuses(
 ) -> None:
     rows: list[tuple[int, ...]] = [(index,) for index in range(count)]
     data = encode_manifest(ManifestId.random(), {NodeId.random(): native_table(rows, count)})
-    sound = decompress(open_envelope(data, FileType.MANIFEST).payload)
+    sound = bytes(decompress(open_envelope(data, FileType.MANIFEST).payload))
     start, _ = ScalarBuffer(sound).root().children(1)[0].vector(1, 4)
     fields = [start + 4 * row for row in range(count)]
     damaged = bytearray(sound)

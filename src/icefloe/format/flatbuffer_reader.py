@@ -71,7 +71,7 @@ _TABLE_COST_BYTES: Final = 32
 class Buffer:
     """The bytes of one flatbuffer, seen through every width they are read in."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.size = len(data)
         if self.size < MIN_BUFFER_BYTES:
             refuse(f"a buffer of {self.size} bytes is too short to hold a table")

@@ -47,7 +47,7 @@ class ScalarBuffer:
 
     __slots__ = ("_budget", "data", "size")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
         self.size = len(data)
         if self.size < MIN_BUFFER_BYTES:
@@ -103,7 +103,7 @@ class ScalarBuffer:
         """Follow an offset to a string or a vector of bytes."""
         start, length = self.vector(field, 1)
         self.charge(length)
-        return self.data[start : start + length]
+        return bytes(self.data[start : start + length])
 
 
 class ScalarTable:
@@ -171,7 +171,7 @@ class ScalarTable:
     def optional_struct(self, slot: int, width: int) -> bytes | None:
         """Read a struct of bytes."""
         position = self.field(slot, width, 1)
-        return None if position is None else self._buffer.data[position : position + width]
+        return None if position is None else bytes(self._buffer.data[position : position + width])
 
     def blob(self, slot: int) -> bytes:
         """Read a required string or vector of bytes."""
@@ -206,7 +206,7 @@ class ScalarTable:
         if count and start & (alignment - 1):
             refuse(_MISALIGNED)
         self._buffer.charge(count * (item_bytes + ITEM_COST_BYTES))
-        return self._buffer.data[start : start + count * item_bytes]
+        return bytes(self._buffer.data[start : start + count * item_bytes])
 
     def child(self, slot: int) -> "ScalarTable":
         """Follow a required field that holds a table."""
@@ -291,7 +291,7 @@ class StoredList[T](ABC):
 
     __slots__ = ("_data", "_key", "_lookups", "_slot", "_table")
 
-    def __init__(self, data: bytes, slot: int, key: str) -> None:
+    def __init__(self, data: bytes | memoryview, slot: int, key: str) -> None:
         """Take the contents of the file `key`, in whose root a slot holds the list."""
         self._data, self._slot, self._key = data, slot, key
         self._table: T | None = None

@@ -4,7 +4,8 @@
 bytes, until they are written. They come in pieces, in any order; read back, they are sorted and
 each is there once. Pieces that lie behind one another, as those of manifests along the first
 dimension do, are read one at a time; others are merged a part at a time. `CoordinateSection` is
-how coordinates lie in a file, `recognise_coordinates` reads that layout at once.
+how coordinates lie in a file, `recognise_coordinates` reads that layout at once, and
+`spaced_coordinates` that of writers which put the coordinates of each chunk beside its table.
 """
 
 from bisect import bisect_left
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bytes, Ints
 from icefloe.format.envelope import MAX_DIMENSIONS, check_dimensions
+from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.records import Record
 
 _RUN_ROWS: Final = 1 << 16
@@ -310,3 +312,43 @@ def recognise_coordinates(
     if (rows_found[:, 0] != dimensions).any():
         return None
     return np.ascontiguousarray(rows_found[:count, 1:])
+
+
+def spaced_coordinates(
+    words: NDArray[np.uint32], first: ScalarTable, offsets_at: int, count: int, slot: int = 0
+) -> NDArray[np.uint32] | None:
+    """Read coordinates that lie, with their tables, at one distance from each other; else None.
+
+    `offsets_at` is where the offsets to at least two tables are, `first` the table that the first
+    one leads to. If the others are as far from their tables as it is, and nothing leads out of the
+    buffer, all coordinates are there to be copied.
+    """
+    offsets = words[offsets_at >> 2 :][:count]
+    step = int(offsets[1]) - int(offsets[0]) + 4
+    table = offsets_at + int(offsets[0])
+    _, table_bytes, [field_at] = first.shape(((slot, 4, 4),))
+    if step % 4 or not field_at:
+        return None
+    start, dimensions = first.vector(slot, 4)
+    begin, end = min(table, start - 4), max(table + table_bytes, start + 4 * dimensions)
+    to_last = step * (count - 1)
+    is_inside = 0 <= min(begin, begin + to_last) and max(end, end + to_last) <= 4 * len(words)
+    goes_on = table + to_last >= offsets_at + 4 * (count - 1)  # offsets only lead forwards
+    if not (is_inside and goes_on and 0 < dimensions <= MAX_DIMENSIONS):
+        return None
+
+    def columns(at: int, number: int = 1) -> NDArray[np.uint32]:
+        return np.ndarray((count, number), words.dtype, words, at, (step, 4))
+
+    is_even = (
+        _has_steps(offsets, step - 4)
+        and _has_steps(columns(table)[:, 0], step)  # from each table to the vtable of the first
+        and _has_steps(columns(table + field_at)[:, 0], 0)
+        and _has_steps(columns(start - 4)[:, 0], 0)
+    )
+    return columns(start, dimensions).copy() if is_even else None
+
+
+def _has_steps(values: NDArray[np.uint32], step: int) -> bool:
+    """Return whether each value is so much more than the one before it, or less."""
+    return bool((values[1:] - values[:-1] == np.uint32(step % 2**32)).all())

@@ -512,7 +512,7 @@ class NativeRefs:
 
     __slots__ = ("_data", "_shapes", "_size")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         self._size = len(data)
         self._shapes: dict[int, tuple[int, int, int, int]] = {}
@@ -541,7 +541,7 @@ class NativeRefs:
                 return None
             first = _LONG(data, position + offset)[0]
         raw = data[position + chunk : position + chunk + ChunkId.WIDTH]
-        return NativeChunk(ChunkId(raw), first, _LONG(data, position + length)[0])
+        return NativeChunk(ChunkId(bytes(raw)), first, _LONG(data, position + length)[0])
 
 
 def _read_location(table: ScalarTable, dictionary: bytes | None) -> str | None:

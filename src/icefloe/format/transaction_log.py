@@ -1,6 +1,7 @@
 """Transaction logs: which nodes and chunks a commit touched."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -26,7 +27,12 @@ from icefloe.format.flatbuffer_writer import (
     seal_buffer,
 )
 from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
-from icefloe.format.log_chunks import CoordinateRuns, CoordinateSection, recognise_coordinates
+from icefloe.format.log_chunks import (
+    CoordinateRuns,
+    CoordinateSection,
+    recognise_coordinates,
+    spaced_coordinates,
+)
 from icefloe.records import Record, field
 
 ID_LISTS: Final = (
@@ -42,6 +48,9 @@ ID_LISTS: Final = (
 _ID, _UPDATED_CHUNKS, _MOVED_NODES = 0, 7, 8
 _NODE_ID, _CHUNKS = 0, 1
 _COORDINATES = 0
+
+_PART_CHUNKS: Final = 1 << 15
+"""So many are read at a time: they fit in the processor's cache."""
 
 
 class _Move:
@@ -233,15 +242,33 @@ def _read_chunks(buffer: ScalarBuffer, few: int) -> dict[NodeId, Coordinates]:
             updated[node] = _read_few(array.children(_CHUNKS))
         else:
             columnar = columnar or Buffer(buffer.data)
-            updated[node] = _read_many(columnar, start, count)
+            updated[node] = _read_many(buffer, columnar, start, count)
     return updated
 
 
-def _read_many(buffer: Buffer, start: int, count: int) -> Coordinates:
-    coordinates = recognise_coordinates(buffer.u32, start, count) if start % 4 == 0 else None
+def _read_many(scalar: ScalarBuffer, buffer: Buffer, start: int, count: int) -> Coordinates:
+    coordinates = recognise_coordinates(buffer.u32, start, count)
     if coordinates is not None:
         buffer.charge(coordinates.nbytes)
         return coordinates
+    # Many writers put the vtable of all tables behind the first, which then lies further away.
+    edges = [0, *range(1, count, _PART_CHUNKS), count]
+    parts = [
+        _read_part(scalar, buffer, start + 4 * first, last - first)
+        for first, last in pairwise(edges)
+    ]
+    if any(part.shape[1] != parts[0].shape[1] for part in parts):
+        refuse("the coordinates of one array differ in their number of dimensions")
+    return np.concatenate(parts)
+
+
+def _read_part(scalar: ScalarBuffer, buffer: Buffer, start: int, count: int) -> Coordinates:
+    if count > 1:
+        first = scalar.child_at(start)
+        coordinates = spaced_coordinates(buffer.u32, first, start, count, _COORDINATES)
+        if coordinates is not None:
+            buffer.charge(coordinates.nbytes)
+            return coordinates
     fields = Vectors(buffer, np.array([start]), np.array([count]), np.array([True]))
     return fields.tables().vectors(_COORDINATES, required=True).u32_matrix()
 

@@ -37,7 +37,7 @@ def snapshot_id(number: int) -> SnapshotId:
 
 def expanded(data: bytes) -> bytes:
     """The buffer within a file."""
-    return decompress(open_envelope(data).payload)
+    return bytes(decompress(open_envelope(data).payload))
 
 
 def grid(*sizes: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint32]]:

@@ -1,5 +1,7 @@
 """The header of every file, and the limits of what its frame may expand to."""
 
+import random
+
 import pytest
 import zstandard
 
@@ -81,24 +83,36 @@ def test_any_writer_is_read(padding: bytes) -> None:
     assert open_envelope(strange).writer == "�" * 24
 
 
+LARGE = random.Random(7).randbytes(100_000) * 60
+"""More than is expanded into `bytes`."""
+
+
 def frame(data: bytes, *, size: bool = True, checksum: bool = False) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=size, write_checksum=checksum).compress(data)
 
 
 @pytest.mark.parametrize("size", [True, False])
 @pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("data", [b"", b"x", bytes(3_000_000), bytes(range(256)) * 5000])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", bytes(3_000_000), bytes(range(256)) * 5000, LARGE, bytes(2**23)],
+    ids=["empty", "byte", "zeros", "short", "large", "large-zeros"],
+)
 def test_frames_with_and_without_size_and_checksum(size: bool, checksum: bool, data: bytes) -> None:
     payload = frame(data, size=size, checksum=checksum)
     assert decompress(memoryview(payload)) == data
 
 
 @pytest.mark.parametrize("size", [True, False])
-def test_damaged_frames_are_refused(size: bool) -> None:
-    good = frame(bytes(range(256)) * 9, size=size, checksum=True)
+@pytest.mark.parametrize("data", [bytes(range(256)) * 9, LARGE], ids=["short", "large"])
+def test_damaged_frames_are_refused(size: bool, data: bytes) -> None:
+    good = frame(data, size=size, checksum=True)
     flipped = bytearray(good)
     flipped[-1] ^= 1
-    for bad in (b"", good[:3], good[:-1], good[:-5], good + good, good + b"x", bytes(flipped)):
+    empty, skippable = frame(b""), b"\x50\x2a\x4d\x18" + bytes(4)
+    cut = (b"", good[:3], good[:-1], good[:-5], good[: len(good) // 2])
+    followed = (good + good, good + b"x", good + empty, good + skippable)
+    for bad in (*cut, *followed, bytes(flipped)):
         with pytest.raises(FormatError):
             decompress(memoryview(bad))
 
