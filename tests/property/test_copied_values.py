@@ -79,7 +79,7 @@ def test_copies_hold_what_the_source_holds(
     tables: list[ChunkTable] = []
     for slabs in cut_into_slabs([array.shape.grid], most):
         regions = plan_slabs([array.shape], ["a"], slabs, limits)
-        plan = CopyPlan(copies, regions, 2, PackingOptions(200, 400) if is_packed else None)
+        plan = CopyPlan(copies, regions, PackingOptions(200, 400) if is_packed else None)
         numbers = range(len(regions))
         for copied in copy_regions(plan, numbers, source.array, target._context, notes.pop):
             tables.append(native_table([copied.references]))

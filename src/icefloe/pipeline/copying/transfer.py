@@ -8,7 +8,7 @@ a task is known beforehand.
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Protocol, override
@@ -38,6 +38,7 @@ from icefloe.storage import Backend
 from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.storage.port import ByteRange
 from icefloe.transactions.packing import ChunkPacker, PackingOptions
+from icefloe.zarr_store.selections import MOST_BYTES, MOST_REQUESTS, use_selection_pipeline
 
 
 class _PlainStore(Store):
@@ -207,9 +208,6 @@ class CapturingStore(_PlainStore):
         """Leave out what holds nothing."""
 
 
-_PIPELINE: Final = "zarr.core.codec_pipeline.FusedCodecPipeline"
-"""Takes one object after the other from storage to values, or back, on as many threads as told."""
-
 _OBJECTS_PER_NOTE: Final = 512
 
 type NewNote = Callable[[], str]
@@ -231,7 +229,6 @@ class CopyPlan(Record):
 
     arrays: tuple[ArrayCopy, ...]
     regions: Regions
-    in_flight: int
     packing: PackingOptions | None = None
 
 
@@ -245,17 +242,26 @@ class Copied(Record, eq=False):
     """Keys of the notes that name them."""
 
 
-def copying(in_flight: int) -> AbstractContextManager[Any]:
-    """Have Zarr work in the way that plans count on; arrays must be opened within."""
-    chosen: AbstractContextManager[Any] = zarr.config.set(
-        {
-            "codec_pipeline.path": _PIPELINE,
-            "codec_pipeline.max_workers": in_flight,
-            "async.concurrency": in_flight,
-            "array.write_empty_chunks": False,
-        }
-    )
-    return chosen
+@contextmanager
+def copying(in_flight: int, in_flight_bytes: int) -> Iterator[None]:
+    """Have Zarr work in the way that plans count on; arrays must be opened within.
+
+    Of repositories far away, the pipeline reads whole selections; elsewhere it takes one object
+    after the other from storage to values, or back. Both keep as many under way as told.
+    """
+    with (
+        use_selection_pipeline(),
+        zarr.config.set(
+            {
+                "codec_pipeline.max_workers": in_flight,
+                MOST_REQUESTS: in_flight,
+                MOST_BYTES: max(in_flight_bytes, 1),
+                "async.concurrency": in_flight,
+                "array.write_empty_chunks": False,
+            }
+        ),
+    ):
+        yield
 
 
 def copy_regions(
@@ -267,11 +273,11 @@ def copy_regions(
 ) -> Iterator[Copied]:
     """Copy regions, one after the other; gives references once all that they name is stored."""
     slabs_and_regions = map(plan.regions.find, numbers)
-    with copying(plan.in_flight):
-        for slab, members in groupby(slabs_and_regions, key=itemgetter(0)):
-            regions = plan.regions.plans[slab]
-            number = plan.regions.slabs[slab].array
-            array = plan.arrays[number]
+    for slab, members in groupby(slabs_and_regions, key=itemgetter(0)):
+        regions = plan.regions.plans[slab]
+        number = plan.regions.slabs[slab].array
+        array = plan.arrays[number]
+        with copying(regions.in_flight, regions.in_flight_bytes):
             source = open_source(array.source)
             store = CapturingStore(array.document)
             target = zarr.open_array(store, mode="r+")

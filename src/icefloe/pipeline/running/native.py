@@ -100,7 +100,6 @@ class NativeProducer(Record, kw_only=True):
                 copy_plan = CopyPlan(
                     array_copies(session.store, job.target.group, arrays),
                     plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
-                    limits.in_flight,
                     options.packing,
                 )
                 marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
