@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import numcodecs.zstd
@@ -84,7 +85,7 @@ def _best(
     sides: tuple[str, ...],
     location: Location,
     rounds: int,
-    environment: Mapping[str, str] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> dict[str, Figures]:
     best: dict[str, Figures] = {side: {} for side in sides}
     for _ in range(rounds):
@@ -165,7 +166,7 @@ def _obstore(location: Location) -> Any:
 # -- the readers ---------------------------------------------------------------------------
 
 
-def _run(side: str, location: Location, environment: Mapping[str, str]) -> Figures:
+def _run(side: str, location: Location, environment: dict[str, str]) -> Figures:
     done = subprocess.run(
         [sys.executable, "-m", __name__, side, location.dumps()],
         capture_output=True,
@@ -191,24 +192,33 @@ def _work(side: str, location: Location) -> Figures:
     for name, (count, width) in ARRAYS.items():
         read = reader(name)
         results: list[Any] = []
-        figures[name] = seconds_of(lambda read=read, results=results: results.append(read()))
+        figures[name] = seconds_of(partial(_append, results, read))
         assert results[0].shape == (count, width, width)
         assert float(results[0][-1].sum()) > 0
     return figures
+
+
+def _append(results: list[Any], read: Callable[[], Any]) -> None:
+    results.append(read())
 
 
 type Reader = Callable[[Location], Callable[[str], Callable[[], Any]]]
 
 
 def _ours(location: Location) -> Callable[[str], Callable[[], Any]]:
-    group = icefloe.open(location.below("repository").storage(icefloe))
+    group: Any = icefloe.open(location.below("repository").storage(icefloe))
     return lambda name: lambda: group[name][:]
 
 
 def _cached(location: Location) -> Callable[[str], Callable[[], Any]]:
     """Open the repository for each array again: what is in memory does not count."""
     storage = location.below("repository").storage(icefloe)
-    return lambda name: lambda: icefloe.open(storage, name)[:]
+
+    def read(name: str) -> Any:
+        array: Any = icefloe.open(storage, name)
+        return array[:]
+
+    return lambda name: lambda: read(name)
 
 
 def _icechunk(location: Location) -> Callable[[str], Callable[[], Any]]:
@@ -216,7 +226,8 @@ def _icechunk(location: Location) -> Callable[[str], Callable[[], Any]]:
 
     def read(name: str) -> Any:
         session: Any = location.below("repository").open(lib).readonly_session("main")
-        return zarr.open_array(session.store, path=name, mode="r")[:]
+        array: Any = zarr.open_array(session.store, path=name, mode="r")
+        return array[:]
 
     return lambda name: lambda: read(name)
 
@@ -239,7 +250,7 @@ def _zarr(location: Location) -> Callable[[str], Callable[[], Any]]:
     zarr.config.set({"async.concurrency": _AT_ONCE})
     plain = location.below("plain")
     store: Any = LocalStore(plain.path) if location.is_local else ObjectStore(_obstore(plain))
-    group = zarr.open_group(store, mode="r")
+    group: Any = zarr.open_group(store, mode="r")
     return lambda name: lambda: group[name][:]
 
 

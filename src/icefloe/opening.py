@@ -69,7 +69,7 @@ def open(  # noqa: A001 - users write `icefloe.open`, as they write `zarr.open`
     as_of: datetime | None = None,
     config: RepositoryConfig | None = None,
     authorize: Authorize | None = None,
-) -> "zarr.Array[Any] | zarr.Group":
+) -> Any:
     """Open a version of a repository with Zarr, to read it.
 
     Arrays read all chunks of a selection at once: see `use_selection_pipeline`. To write, use a
@@ -90,7 +90,7 @@ def open(  # noqa: A001 - users write `icefloe.open`, as they write `zarr.open`
             a repository of one's own on this machine whose containers are all folders of it.
 
     Returns:
-        A Zarr array, or a group.
+        A `zarr.Array` or a `zarr.Group`.
 
     >>> import numpy as np, icefloe, zarr
     >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())

@@ -3,7 +3,7 @@
 import pickle
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array
 import numpy as np
@@ -41,7 +41,8 @@ def pipeline_of(array: Any) -> type:
 
 
 def test_every_source_and_path_can_be_opened(repository: icefloe.Repository) -> None:
-    path = str(repository.storage.spec.path)  # type: ignore[attr-defined]
+    spec: Any = repository.storage.spec
+    path = spec.path
     session = repository.readonly_session("main")
     for source in (path, Path(path), repository.storage, repository, session, session.store):
         root: Any = icefloe.open(source)
@@ -122,16 +123,18 @@ def test_virtual_chunks_need_authorisation(tmp_path: Path) -> None:
             store, name="a", shape=(20, 3), chunks=(20, 3), dtype="i4", compressors=None
         )
         store.set_virtual_ref("a/c/0/0", f"{prefix}values.bin", offset=0, length=240)
-    for authorize in ([prefix], True):
+    choices: list[Any] = [[prefix], True]
+    for authorize in choices:
         np.testing.assert_array_equal(icefloe.open(storage, "a", authorize=authorize)[:], VALUES)
-    for authorize in (None, []):
+    choices = [None, []]
+    for authorize in choices:
         with pytest.raises(icefloe.IcefloeError, match="authorize"):
             icefloe.open(storage, "a", authorize=authorize)[:]
 
 
 def test_a_block_of_dask_reads_its_chunks_together() -> None:
     storage = icefloe.in_memory_storage()
-    repository = far_repository(storage=storage, inline_bytes=0)
+    repository: Any = far_repository(storage=storage, inline_bytes=0)
     session = repository.writable_session("main", packing=True)
     zarr.create_array(
         session.store, name="a", shape=(20, 3), chunks=(1, 3), dtype="i4",
@@ -151,8 +154,8 @@ def test_a_block_of_dask_reads_its_chunks_together() -> None:
 def test_workers_elsewhere_keep_the_pipeline(
     repository: icefloe.Repository, cluster: Client
 ) -> None:
-    opened: Any = icefloe.open(repository, "model/run/a")
-    dataset = xarray.open_dataset(repository, engine="icefloe", group="model/run")
+    opened, source = icefloe.open(repository, "model/run/a"), cast("Any", repository)
+    dataset = xarray.open_dataset(source, engine="icefloe", group="model/run")
     within: Any = dataset.a.variable._data
     while not hasattr(within, "_array"):
         within = within.array
@@ -160,5 +163,5 @@ def test_workers_elsewhere_keep_the_pipeline(
         assert cluster.submit(pipeline_of, array).result() is SelectionPipeline
     blocks = dask.array.from_array(opened, chunks=(10, 3))
     assert blocks.sum().compute() == VALUES.sum()
-    lazy = xarray.open_dataset(repository, engine="icefloe", group="model/run", chunks={"row": 10})
+    lazy = xarray.open_dataset(source, engine="icefloe", group="model/run", chunks={"row": 10})
     assert lazy.a.sum().compute() == VALUES.sum()

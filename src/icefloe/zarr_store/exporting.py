@@ -182,7 +182,7 @@ class _Exporting:
     async def _rows(self, nodes: Sequence[ArrayNode]) -> AsyncIterator[list["_Row"]]:
         """Yield the chunks of arrays in portions; those of small arrays share them."""
         small = [node for node in nodes if prod(node.array.num_chunks) <= _FEW_CHUNKS]
-        for batch in batched(small, _ARRAYS_AT_ONCE, strict=False):
+        for batch in batched(small, _ARRAYS_AT_ONCE):
             tables = await map_concurrently(self._tables, batch, limit=self._at_once)
             for some in self._portions(zip(batch, tables, strict=True)):
                 yield some

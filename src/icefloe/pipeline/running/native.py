@@ -101,6 +101,7 @@ class NativeProducer(Record, kw_only=True):
                     array_copies(session.store, job.target.group, arrays),
                     plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
                     options.packing,
+                    limits.memory_bytes,
                 )
                 marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
                 wave = self._plan(job, session, arrays, copy_plan, marks, workers)
