@@ -24,6 +24,7 @@ from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
 from icefloe.pipeline.writing.building import native_table
 from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.nodes import require_array
+from icefloe.transactions.selections import read_request
 from icefloe.zarr_store import exporting, selections
 from tests.property.reachable import stored
 from tests.property.test_selections import far_repository
@@ -88,7 +89,7 @@ def test_a_task_reads_and_writes_many_small_objects_at_once(
             dimension_names=["row", "column"],
         )[:] = values  # fmt: skip
     reading, writing = Gathering(AT_ONCE), Gathering(AT_ONCE)
-    monkeypatch.setattr(selections, "read_request", reading.around(selections.read_request))
+    monkeypatch.setattr(selections, "read_request", reading.around(read_request))
     take = transfer.ObjectWriter.take
     monkeypatch.setattr(transfer.ObjectWriter, "take", writing.around(take))
     group, memory_bytes = copied(origin, LayoutOptions({"column": 50}, {}, None))
@@ -103,7 +104,7 @@ def test_a_task_copies_small_arrays_together(monkeypatch: pytest.MonkeyPatch) ->
             zarr.create_array(store, name=f"a{number}", data=np.full(10, 1 + number))
     with monkeypatch.context() as patched:
         reading = Gathering(AT_ONCE)
-        patched.setattr(selections, "read_request", reading.around(selections.read_request))
+        patched.setattr(selections, "read_request", reading.around(read_request))
         group, _ = copied(origin, LayoutOptions())
     for number in range(20):
         np.testing.assert_array_equal(group[f"a{number}"][:], np.full(10, 1 + number))
@@ -115,7 +116,7 @@ def test_small_arrays_are_exported_together(monkeypatch: pytest.MonkeyPatch) -> 
         for number in range(30):
             zarr.create_array(store, name=f"group/a{number}", data=np.full(10, 1 + number))
     reading = Gathering(30)
-    monkeypatch.setattr(exporting, "read_request", reading.around(exporting.read_request))
+    monkeypatch.setattr(exporting, "read_request", reading.around(read_request))
     target = icefloe.in_memory_storage()
     report = repository.export_to_zarr(target, "main", deep=True)
     assert (report.arrays, report.chunks, report.chunks_compared) == (30, 30, 30)
