@@ -176,6 +176,8 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
     def write() -> None:
         box = draw(boxes(shape))
         values = values_for(data, np.shape(plain[box]), dtype)
+        if draw(st.integers(0, 2)) == 0:
+            values = plain.fill_value  # chunks of nothing else are deleted
         plain[box] = values
         ours[box] = values
 
@@ -186,6 +188,9 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
         session = repository.writable_session("main", packing=packing)
         ours = opened(session.store, OURS)
         write()
+        if draw(st.booleans()):
+            plain[...] = ours[...] = plain.fill_value
+            write()
     read = draw(reads(shape))
     expected = np.asarray(read(opened(plain.store, THEIRS)))
     for array in (opened(session.store, OURS), opened(session.store, THEIRS)):

@@ -519,6 +519,11 @@ class Regions(Record):
         return max((plan.memory_bytes for plan in self.plans), default=0)
 
     @property
+    def size_bytes(self) -> int:
+        """The memory of all regions, one after the other, without that of objects in flight."""
+        return sum(len(plan) * (plan.memory_bytes - plan.in_flight_bytes) for plan in self.plans)
+
+    @property
     def objects(self) -> int:
         """Count the objects that there are at most: those that hold nothing are left out."""
         return sum(slab.objects for slab in self.slabs)

@@ -143,7 +143,7 @@ class NativeProducer(Record, kw_only=True):
         group, regions = job.target.group, copy_plan.regions
         state = session._session  # noqa: SLF001 - the same package
         plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
-        tasks = copy_tasks(len(regions), job.cores)
+        tasks = copy_tasks(len(regions), job.cores, regions.size_bytes)
         copied = job.engine.numbers(len(regions), tasks).map(
             _copy, copy_plan, plan, workers, columns=PLACED
         )
