@@ -3,8 +3,8 @@
 Those of the whole engine, of concurrent commits, of virtual chunks, of manifests at scale, of
 maintenance and of the pipeline are sections of their own: `python -m bench engine`, `fairness`,
 `virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`. So are the figures of the
-repository service, `python -m bench service` and `service-following`, of the pages, `web`, and of
-reading from afar, `distance`.
+repository service, `python -m bench service` and `service-following`, of the pages, `web`, of
+reading from afar, `distance`, and against other readers of Zarr, `peers`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import distance, engine, service, service_following, web
+from bench import distance, engine, peers, service, service_following, web
 from bench.measure import Sample, in_fresh_process, scratch
 from bench.sections import SECTIONS
 
@@ -189,6 +189,7 @@ OTHERS: Final = {
     "service-following": service_following.main,
     "web": web.main,
     "distance": distance.main,
+    "peers": peers.main,
 }
 """Sections without a peer, by name."""
 

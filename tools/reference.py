@@ -24,7 +24,7 @@ from typing import Any, Final
 import icefloe
 
 SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "repositories": ("Repositories", ("api.repository", "api.status", "drop_in")),
+    "repositories": ("Repositories", ("api.repository", "api.status", "opening", "drop_in")),
     "sessions": (
         "Sessions and stores",
         (

@@ -144,6 +144,7 @@ from .maintenance.repair.repair_log import RepairReport, RepairStep
 from .maintenance.statistics import ChunkStorageStats, StorageUse, StorageUses
 from .maintenance.sweeping import GCSummary
 from .maintenance.verify.report import AffectedArray, Damage, Verdict, VerificationReport
+from .opening import open  # noqa: A004
 from .repo.snapshot_info import ManifestFileInfo, SnapshotInfo
 from .storage import (
     ChunkType,
@@ -333,6 +334,7 @@ __all__ = [
     "local_filesystem_store",
     "migrate_repository",
     "migrate_repository_async",
+    "open",
     "print_debug_info",
     "r2_storage",
     "rechunk",

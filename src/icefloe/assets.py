@@ -30,7 +30,14 @@ from icefloe.format.envelope import (
     FileType,
     object_attributes,
 )
-from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    ObjectId,
+    SnapshotId,
+)
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
 from icefloe.format.log_chunks import CoordinateRuns
@@ -173,10 +180,11 @@ class Assets:
         async def load() -> Snapshot:
             try:
                 snapshot = await self._load(
-                    # Expiration replaces snapshots of spec 1.
                     snapshot_key(snapshot_id),
                     open_snapshot,
-                    is_immutable=self._spec_version > 1,
+                    # Expiration replaces snapshots of spec 1, and the first snapshot of all
+                    # repositories has the same name.
+                    is_immutable=self._spec_version > 1 and snapshot_id != INITIAL_SNAPSHOT_ID,
                 )
             except ObjectNotFoundError as missing:
                 raise _no_snapshot(snapshot_id) from missing

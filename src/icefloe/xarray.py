@@ -19,10 +19,10 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.catalog.handles import is_service_url
 from icefloe.config import RepositoryConfig
 from icefloe.credentials.access import Authorisations
-from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
-from icefloe.storage import Storage, storage_from_url
-from icefloe.virtual_chunks.consent import Authorize, authorised_by
+from icefloe.opening import ChosenVersion, Source
+from icefloe.storage import Storage
+from icefloe.virtual_chunks.consent import Authorize
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.selections import request_coordinates, with_selections
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 type WriteMode = Literal["w", "w-", "a", "a-", "r+", "r"]
 type Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
-type Source = str | os.PathLike[str] | Storage | Repository | Session | IcechunkStore
-"""What a dataset can be opened from."""
 
 _UNNAMED = "__xarray_dataarray_variable__"  # what xarray itself calls an array without a name
 _MOST_GROUPS = 10
@@ -225,7 +223,7 @@ class IcefloeBackend(BackendEntrypoint):
 
         A group without variables is empty, and a warning names the groups below it.
         """
-        version = _Version(branch, tag, snapshot_id, as_of)
+        version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
         with with_selections():
@@ -257,7 +255,7 @@ class IcefloeBackend(BackendEntrypoint):
         **decoding: Any,
     ) -> dict[str, xarray.Dataset]:
         """Open a group and all groups below it, lazily."""
-        version = _Version(branch, tag, snapshot_id, as_of)
+        version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
         with with_selections():
@@ -275,39 +273,6 @@ class IcefloeBackend(BackendEntrypoint):
         return xarray.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-class _Version:
-    """The version of a repository to open; the tip of `main` by default."""
-
-    def __init__(
-        self, branch: str | None, tag: str | None, snapshot_id: str | None, as_of: datetime | None
-    ) -> None:
-        chosen = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
-        self._chosen: dict[str, Any] = {
-            name: value for name, value in chosen.items() if value is not None
-        }
-
-    def store(
-        self,
-        source: Source,
-        config: RepositoryConfig | None,
-        access: Authorize | None,
-    ) -> IcechunkStore:
-        """Find the store of this version in a source."""
-        if isinstance(source, Session | IcechunkStore):
-            if self._chosen or config is not None or access is not None:
-                raise InvalidInputError(
-                    "a session is of one version, with one configuration, already: to choose"
-                    " others, open the dataset from the repository or its URL",
-                    ErrorKind.NOT_ALLOWED,
-                )
-            return source if isinstance(source, IcechunkStore) else source.store
-        repository = _repository(source, config, access)
-        chosen = self._chosen
-        if not chosen.keys() & {"branch", "tag", "snapshot_id"}:
-            chosen = {"branch": "main", **chosen}
-        return repository.readonly_session(**chosen).store
-
-
 def _chosen_access(
     authorize: Authorize | None, authorize_virtual_chunk_access: Authorisations | None
 ) -> Authorize | None:
@@ -320,40 +285,6 @@ def _chosen_access(
             ErrorKind.INVALID_CREDENTIALS,
         )
     return authorize
-
-
-def _repository(
-    source: str | os.PathLike[str] | Storage | Repository,
-    config: RepositoryConfig | None,
-    access: Authorize | None,
-) -> Repository:
-    if is_service_url(source):
-        return _of_service(cast("str", source), config, access)
-    if isinstance(source, Repository):
-        repository = source if config is None else source.reopen(config)
-    else:
-        storage = source if isinstance(source, Storage) else storage_from_url(os.fspath(source))
-        if access is None or isinstance(access, Mapping):
-            return Repository.open(storage, config, access)
-        repository = Repository.open(storage, config)
-    if access is None:
-        return repository
-    containers = (repository.config.virtual_chunk_containers or {}).values()
-    allowed = authorised_by(access, repository.storage, containers)
-    return repository.reopen(config, allowed)
-
-
-def _of_service(url: str, config: RepositoryConfig | None, access: Authorize | None) -> Repository:
-    if access is not None:
-        raise InvalidInputError(
-            "the service decides what may be read: leave out authorize and"
-            " authorize_virtual_chunk_access",
-            ErrorKind.NOT_ALLOWED,
-        )
-    from icefloe.catalog.client import locate
-
-    repository = run_blocking(locate(url).repository())
-    return repository if config is None else repository.reopen(config)
 
 
 def _name_groups(store: IcechunkStore, group: str) -> None:

@@ -47,12 +47,13 @@ def repository() -> icefloe.Repository:
 
 
 @settings(max_examples=40)
-@given(cubes(), st.integers(400, 4000), st.booleans(), st.integers(1, 30))
+@given(cubes(), st.integers(400, 4000), st.booleans(), st.integers(1, 30), st.integers(1, 2))
 def test_copies_hold_what_the_source_holds(
     cube: tuple[Any, list[int], dict[str, int], dict[str, int]],
     memory: int,
     is_packed: bool,
     most: int,
+    in_flight: int,
 ) -> None:
     values, lengths, chunks, shards = cube
     origin, target = repository(), repository()
@@ -74,12 +75,13 @@ def test_copies_hold_what_the_source_holds(
     make_copies(session.store, "copy", found, layout)
     [array] = found.arrays
     copies = array_copies(session.store, "copy", found)
-    limits = Limits(max(memory, 4 * 10**4), cores=2, in_flight=2)
+    limits = Limits(max(memory, 4 * 10**4), cores=2, in_flight=in_flight)
     notes = [f"icefloe/jobs/test/{number}" for number in range(10_000)]
     tables: list[ChunkTable] = []
     for slabs in cut_into_slabs([array.shape.grid], most):
         regions = plan_slabs([array.shape], ["a"], slabs, limits)
-        plan = CopyPlan(copies, regions, 2, PackingOptions(200, 400) if is_packed else None)
+        packing = PackingOptions(200, 400) if is_packed else None
+        plan = CopyPlan(copies, regions, packing, limits.memory_bytes)
         numbers = range(len(regions))
         for copied in copy_regions(plan, numbers, source.array, target._context, notes.pop):
             tables.append(native_table([copied.references]))

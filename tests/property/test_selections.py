@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import icechunk
 import numpy as np
 import pytest
 import zarr
@@ -115,8 +116,31 @@ def reads(shape: tuple[int, ...]) -> st.SearchStrategy[Callable[[Any], Any]]:
         indices.map(lambda rows: lambda array: array.oindex[rows]),
         masks.map(lambda mask: lambda array: array.vindex[np.reshape(mask, shape)]),
         points.map(lambda rows: lambda array: array.vindex[tuple(np.transpose(rows))]),
-        st.just(lambda array: array.blocks[(0,) * len(shape)]),
+        st.tuples(*(st.integers(0, 4) for _ in shape)).map(
+            lambda index: lambda array: array.blocks[blocks_within(array, index)]
+        ),
+        st.tuples(*(st.booleans() for _ in shape)).map(
+            lambda whole: (
+                lambda array: array.oindex[
+                    tuple(
+                        slice(None, None, 2) if is_whole else np.arange(length) % 3 == 0
+                        for is_whole, length in zip(whole, shape, strict=True)
+                    )
+                ]
+            )
+        ),
     )
+
+
+def blocks_within(array: Any, index: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the number of a chunk that exists, for any numbers."""
+    grid = array.metadata.chunk_grid
+    lengths = getattr(grid, "chunk_shapes", None) or grid.chunk_shape
+    counts = [
+        -(-side // length) if isinstance(length, int) else len(length)
+        for side, length in zip(array.shape, lengths, strict=True)
+    ]
+    return tuple(number % count for number, count in zip(index, counts, strict=True))
 
 
 def values_for(data: st.DataObject, shape: tuple[int, ...], dtype: str) -> Any:
@@ -152,6 +176,8 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
     def write() -> None:
         box = draw(boxes(shape))
         values = values_for(data, np.shape(plain[box]), dtype)
+        if draw(st.integers(0, 2)) == 0:
+            values = plain.fill_value  # chunks of nothing else are deleted
         plain[box] = values
         ours[box] = values
 
@@ -162,12 +188,86 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
         session = repository.writable_session("main", packing=packing)
         ours = opened(session.store, OURS)
         write()
+        if draw(st.booleans()):
+            plain[...] = ours[...] = plain.fill_value
+            write()
     read = draw(reads(shape))
     expected = np.asarray(read(opened(plain.store, THEIRS)))
     for array in (opened(session.store, OURS), opened(session.store, THEIRS)):
         result = np.asarray(read(array))
         np.testing.assert_array_equal(result, expected)
         assert result.dtype == expected.dtype
+
+
+def chunks_of(array: Any) -> dict[str, Any]:
+    """Return the stored chunks of an array in memory, by key."""
+    return {key: value for key, value in array.store._store_dict.items() if "a/c" in key}
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_chunks_of_all_kinds_are_read_as_zarr_reads_them(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Virtual, native, packed, inline and missing chunks of one array, in any mixture."""
+    draw, folder = data.draw, tmp_path_factory.mktemp("files")
+    layout = draw(layouts())
+    plain = opened(zarr.storage.MemoryStore(), THEIRS, **layout)
+    plain[...] = values_for(data, layout["shape"], layout["dtype"])
+    repository = far_repository(folder, inline_bytes=draw(st.sampled_from([0, 40])))
+    packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
+    session = repository.writable_session("main", packing=packing)
+    opened(session.store, OURS, **layout)
+    files = [bytearray(b"begin"), bytearray()]
+    for key, value in draw(st.permutations(sorted(chunks_of(plain).items()))):
+        number = draw(st.integers(0, 3))
+        if number == 3:
+            del plain.store._store_dict[key]
+        elif number == 2:
+            zarr.core.sync.sync(session.store.set(key, value))
+        else:
+            files[number] += bytes(draw(st.sampled_from([0, 7, 20_000])))
+            location = f"file://{folder}/{number}.bin"
+            stored = value.to_bytes()
+            session.store.set_virtual_ref(
+                key, location, offset=len(files[number]), length=len(stored)
+            )
+            files[number] += stored
+        if draw(st.integers(0, 9)) == 0 and session.has_uncommitted_changes:
+            session.commit("some of them")
+            session = repository.writable_session("main", packing=packing)
+    for number, content in enumerate(files):
+        (folder / f"{number}.bin").write_bytes(content + b"end")
+    array = opened(session.store, OURS)
+    for _ in range(3):
+        read = draw(reads(layout["shape"]))
+        np.testing.assert_array_equal(np.asarray(read(array)), np.asarray(read(plain)))
+
+
+@pytest.mark.interop
+@settings(max_examples=40)
+@given(st.data())
+def test_what_it_writes_is_what_the_reference_reads(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    draw, folder = data.draw, str(tmp_path_factory.mktemp("repository"))
+    layout = draw(layouts())
+    storage = icefloe.local_filesystem_storage(folder)
+    repository = far_repository(storage=storage, inline_bytes=draw(st.sampled_from([0, 40])))
+    plain = opened(zarr.storage.MemoryStore(), THEIRS, **layout)
+    packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
+    for number in range(draw(st.integers(1, 3))):
+        session = repository.writable_session("main", packing=packing)
+        ours = opened(session.store, OURS, **({} if number else layout))
+        box = draw(boxes(layout["shape"]))
+        values = values_for(data, np.shape(plain[box]), layout["dtype"])
+        plain[box] = values
+        ours[box] = values
+        session.commit("values", allow_empty=True)
+    theirs = icechunk.Repository.open(icechunk.local_filesystem_storage(folder))
+    array = opened(theirs.readonly_session("main").store, THEIRS)
+    np.testing.assert_array_equal(np.asarray(array[...]), np.asarray(plain[...]))
+    assert array.metadata.to_dict() == plain.metadata.to_dict()
 
 
 def test_virtual_native_inline_and_missing_chunks_are_read_together(tmp_path: Path) -> None:

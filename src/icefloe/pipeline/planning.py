@@ -27,6 +27,7 @@ from icefloe.reports import counted, shown_bytes
 TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
+_BYTES_PER_COPY: Final = 32 << 20
 """So many references at most are built into manifests by one task, on average."""
 FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of this many itself: compressed, they take a few megabytes."""
@@ -52,14 +53,17 @@ def write_tasks(references: int, cores: int) -> int:
     return max(2 * cores, -(-references // REFERENCES_PER_TASK))
 
 
-def copy_tasks(regions: int, cores: int) -> int:
-    """Return the number of tasks that copy regions.
+def copy_tasks(regions: int, cores: int, size_bytes: int) -> int:
+    """Return the number of tasks that copy regions of this size.
 
-    >>> copy_tasks(1000, 2), copy_tasks(3, 2)
-    (125, 3)
+    A task copies small regions together, so they share one.
+
+    >>> copy_tasks(1000, 2, 2**40), copy_tasks(3, 2, 2**30), copy_tasks(1000, 2, 2**20)
+    (125, 3, 2)
     """
     few = TASKS_PER_CORE * cores
-    return max(1, min(regions, max(few, regions // few)))
+    most = max(cores, -(-size_bytes // _BYTES_PER_COPY))
+    return max(1, min(regions, max(few, regions // few), most))
 
 
 class Range(Record):
@@ -434,7 +438,7 @@ def estimate_copy(
         ),
         source_reads=sum(plan.reads for wave in waves for plan in wave.plans),
         regions=sum(len(wave) for wave in waves),
-        copy_tasks=sum(copy_tasks(len(wave), cores) for wave in waves),
+        copy_tasks=sum(copy_tasks(len(wave), cores, wave.size_bytes) for wave in waves),
         write_tasks=sum(write_tasks(wave.objects, cores) for wave in waves),
         memory_bytes=max((wave.memory_bytes for wave in waves), default=0),
         commits=max(len(waves), 1),

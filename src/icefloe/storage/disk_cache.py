@@ -1,10 +1,11 @@
 """A cache on a local disk for bytes that are far away and never change.
 
 Files of a repository are immutable, so an entry never expires. An entry is a file: a header with
-length and checksum, then the bytes. It is written under another name and renamed, so a crash leaves
-no half entry; an entry that is damaged all the same is deleted and counts as a miss. Any number of
-processes share a folder. A counter in the folder, which a lock protects, keeps the entries of all
-processes below the limit. The entries that were used least recently are deleted first.
+its name, length and checksum, then the bytes. It is written in another folder and renamed, so a
+crash leaves no half entry; an entry that is damaged all the same is deleted and counts as a miss.
+Any number of processes share a folder. A counter in the folder, which a lock protects, keeps the
+entries of all processes below the limit. The entries that were used least recently are deleted
+first. Other files in the folder are neither counted nor deleted.
 
 The name of an entry is a hash of the place of the storage, the key and the range: two storages
 never share an entry, whatever the names of their objects are.
@@ -12,6 +13,7 @@ never share an entry, whatever the names of their objects are.
 
 import logging
 import os
+import re
 import struct
 import threading
 import time
@@ -25,6 +27,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, Self
 
+import numpy as np
+
 from icefloe.effects import offload
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
@@ -37,19 +41,23 @@ DEFAULT_SIZE: Final = 10 << 30
 FOLDER_VARIABLE: Final = "ICEFLOE_CACHE"
 SIZE_VARIABLE: Final = "ICEFLOE_CACHE_SIZE"
 
-_HEADER: Final = struct.Struct("<4sIQ")
-_MAGIC: Final = b"IFC1"
+_HEADER: Final = struct.Struct("<4sIQ32s")
+_MAGIC: Final = b"IFC2"
+_NAME_BYTES: Final = 32
+_FACTS: Final = np.dtype([("used", "f8"), ("size", "i8")])
 _COUNTER: Final = struct.Struct("<Q")
 _COUNTER_NAME: Final = "used"
 _SWEEP_NAME: Final = "sweep.lock"
-_TEMPORARY: Final = ".new-"
+_UNFINISHED_NAME: Final = "unfinished"
+"""The folder of files that are being written; their writers hold locks on them."""
+_FOLDER_OF_ENTRIES: Final = re.compile(r"[0-9a-f]{2}")
+_ENTRY: Final = re.compile(r"[0-9a-f]{62}")
 _KEPT_SHARE: Final = 0.9
 """A sweep deletes entries until this share of the limit is left."""
 _LARGEST_SHARE: Final = 4
 """An object that would take more than this part (1 of 4) of the cache is not kept."""
 _RECENT_SECONDS: Final = 60
 """The time of the last use of an entry is this exact."""
-_ABANDONED_SECONDS: Final = 3600
 _INLINE_BYTES: Final = 1 << 20
 
 _log: Final = logging.getLogger(__name__)
@@ -99,11 +107,16 @@ class DiskCache:
         self._statistics = CacheStatistics()
         self._lock = threading.Lock()
         renew_lock_in_children(self)
+        self._delete_abandoned()
 
     def __repr__(self) -> str:
         counts = self._statistics
+        try:
+            used = shown_bytes(self.used_bytes)
+        except OSError:
+            used = "none"  # the folder was deleted, or its disk is gone
         return (
-            f"<icefloe.DiskCache {str(self.path)!r}: {shown_bytes(self.used_bytes)} of"
+            f"<icefloe.DiskCache {str(self.path)!r}: {used} of"
             f" {shown_bytes(self.size_bytes)}, {counts.hits} hits, {counts.misses} misses>"
         )
 
@@ -128,21 +141,23 @@ class DiskCache:
 
     def find(self, key: bytes) -> memoryview | None:
         """Return the bytes of an entry, or None."""
-        path = self._path_of(key)
+        name = _name_of(key)
+        path = self._path_of(name)
         try:
             with path.open("rb", buffering=0) as file:
-                stored = file.readall()
-                modified = os.fstat(file.fileno()).st_mtime
+                state = os.fstat(file.fileno())
+                # Nobody else can make files of this user, wherever a path leads.
+                stored = file.readall() if state.st_uid == os.getuid() else b""
         except OSError:
             self._count(misses=1)
             return None
-        if not _is_sound(stored):
+        if not _is_sound(stored, name):
             _log.warning("deleted a damaged entry of the cache: %s", path)
             with suppress(OSError):
                 path.unlink()
             self._count(misses=1, damaged=1)
             return None
-        if time.time() - modified > _RECENT_SECONDS:
+        if time.time() - state.st_mtime > _RECENT_SECONDS:
             with suppress(OSError):
                 os.utime(path)
         self._count(hits=1, hit_bytes=len(stored) - _HEADER.size)
@@ -150,32 +165,55 @@ class DiskCache:
 
     def keep(self, key: bytes, data: Buffer) -> None:
         """Store bytes under a key, if there is room for them; a failure only counts."""
-        path, size = self._path_of(key), len(data) + _HEADER.size
-        if size * _LARGEST_SHARE > self.size_bytes or path.exists():
+        name, size = _name_of(key), len(data) + _HEADER.size
+        if size * _LARGEST_SHARE > self.size_bytes or self._path_of(name).exists():
             return
-        temporary = path.with_name(f"{_TEMPORARY}{token_hex(16)}")
+        header = _HEADER.pack(_MAGIC, zlib.crc32(data), len(data), name)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            with temporary.open("xb", buffering=0) as file:
-                _write_all(file, _HEADER.pack(_MAGIC, zlib.crc32(data), len(data)))
-                _write_all(file, data)
-            if self._publish(temporary, path, size):
-                self._count(stored=1, stored_bytes=len(data))
-        except OSError as error:
+            try:
+                is_kept = self._write(name, header, data)
+            except FileNotFoundError:  # somebody deleted the folder
+                _own_folder(self.path)
+                is_kept = self._write(name, header, data)
+        except (OSError, InvalidInputError) as error:
             if not self.statistics.failed:
                 _log.warning("cannot write to the cache in %s: %s", self.path, error)
             self._count(failed=1)
+        else:
+            if is_kept:
+                self._count(stored=1, stored_bytes=len(data))
+
+    def clear(self) -> None:
+        """Delete all entries."""
+        self._sweep(0, waits=True)
+
+    def _path_of(self, name: bytes) -> Path:
+        text = name.hex()
+        return self.path / text[:2] / text[2:]
+
+    def _write(self, name: bytes, header: bytes, data: Buffer) -> bool:
+        """Write an entry in the folder of unfinished files, and move it to its place."""
+        path = self._path_of(name)
+        temporary = self.path / _UNFINISHED_NAME / token_hex(16)
+        for folder in (path.parent, temporary.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            with temporary.open("xb", buffering=0) as file:
+                flock(file, LOCK_EX)  # until it is closed, whatever ends the process
+                _write_all(file, header)
+                _write_all(file, data)
+                return self._publish(temporary, path, len(header) + len(data))
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Delete all entries."""
-        self._sweep(0)
-
-    def _path_of(self, key: bytes) -> Path:
-        name = blake2b(key, digest_size=32).hexdigest()
-        return self.path / name[:2] / name[2:]
+    def _delete_abandoned(self) -> None:
+        """Delete what processes that were killed left unfinished."""
+        with suppress(OSError):
+            for path in (self.path / _UNFINISHED_NAME).iterdir():
+                with suppress(OSError), path.open("rb") as file:
+                    flock(file, LOCK_EX | LOCK_NB)  # fails while its writer lives
+                    path.unlink()
 
     def _count(self, **changes: int) -> None:
         with self._lock:
@@ -190,6 +228,8 @@ class DiskCache:
         """
         for _ in range(2):
             with self._counter() as counter:
+                if path.exists():
+                    return False  # another process was faster
                 if counter.value + size <= self.size_bytes:
                     counter.value += size
                     counter.save()
@@ -199,46 +239,57 @@ class DiskCache:
                 return False  # another process makes room now
         return False
 
-    def _sweep(self, target_bytes: int) -> bool:
+    def _sweep(self, target_bytes: int, *, waits: bool = False) -> bool:
         """Delete entries, the least recently used first, until few enough bytes are left."""
         with (self.path / _SWEEP_NAME).open("ab") as lock:
             try:
-                flock(lock, LOCK_EX | LOCK_NB)
+                flock(lock, LOCK_EX if waits else LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 return False
+            self._delete_abandoned()
             with self._counter() as counter:
                 before = counter.value
-            entries = sorted(self._entries())
-            total = sum(size for _, size, _ in entries)
-            for _, size, path in entries:
+            total, last_used = self._limit_of(target_bytes)
+            for entry, state in self._entries():
                 if total <= target_bytes:
                     break
-                with suppress(FileNotFoundError):
-                    Path(path).unlink()
-                total -= size
+                if state.st_mtime <= last_used:
+                    with suppress(FileNotFoundError):
+                        Path(entry).unlink()
+                    total -= state.st_size
             with self._counter() as counter:
                 counter.value = total + counter.value - before  # with entries made meanwhile
                 counter.save()
         return True
 
-    def _entries(self) -> Iterator[tuple[float, int, str]]:
-        """Yield time of last use, size and path of all entries; delete what a crash left."""
-        now = time.time()
-        for folder in os.scandir(self.path):
-            if not folder.is_dir(follow_symlinks=False):
+    def _limit_of(self, target_bytes: int) -> tuple[int, float]:
+        """Return the bytes of all entries, and until when those to delete were last used."""
+        states = (state for _, state in self._entries())
+        facts = np.fromiter(((state.st_mtime, state.st_size) for state in states), _FACTS)
+        facts.sort(order="used", kind="stable")
+        sizes = np.cumsum(facts["size"])
+        total = int(sizes[-1]) if len(sizes) else 0
+        deleted = min(int(np.searchsorted(sizes, total - target_bytes)), len(sizes) - 1)
+        return total, float(facts["used"][deleted]) if len(sizes) else 0.0
+
+    def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        """Yield all entries; other files in the folder are somebody else's."""
+        with os.scandir(self.path) as folders:
+            names = [entry.name for entry in folders if _FOLDER_OF_ENTRIES.fullmatch(entry.name)]
+        for name in names:
+            if (self.path / name).is_symlink() or not (self.path / name).is_dir():
                 continue
-            for entry in os.scandir(folder):
-                with suppress(FileNotFoundError):
-                    state = entry.stat(follow_symlinks=False)
-                    if not entry.name.startswith(_TEMPORARY):
-                        yield state.st_mtime, state.st_size, entry.path
-                    elif abs(now - state.st_mtime) > _ABANDONED_SECONDS:
-                        Path(entry.path).unlink()
+            with os.scandir(self.path / name) as entries:
+                for entry in entries:
+                    if _ENTRY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        with suppress(FileNotFoundError):
+                            yield entry, entry.stat(follow_symlinks=False)
 
     @contextmanager
     def _counter(self) -> Iterator["_Counter"]:
         """Read the number of used bytes, while no other process changes it."""
-        descriptor = os.open(self.path / _COUNTER_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self.path / _COUNTER_NAME, flags, 0o600)
         try:
             flock(descriptor, LOCK_EX)
             stored = os.pread(descriptor, _COUNTER.size + 1, 0)
@@ -246,7 +297,7 @@ class DiskCache:
             value = (
                 _COUNTER.unpack(stored)[0]
                 if is_sound
-                else sum(size for _, size, _ in self._entries())
+                else sum(state.st_size for _, state in self._entries())
             )
             yield _Counter(descriptor, value)
         finally:
@@ -267,12 +318,17 @@ def _write_all(file: Any, data: Buffer) -> None:
         view = view[file.write(view) :]
 
 
-def _is_sound(stored: bytes) -> bool:
+def _name_of(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_NAME_BYTES).digest()
+
+
+def _is_sound(stored: bytes, name: bytes) -> bool:
     if len(stored) < _HEADER.size:
         return False
-    magic, checksum, length = _HEADER.unpack_from(stored)
+    magic, checksum, length, own_name = _HEADER.unpack_from(stored)
     data = memoryview(stored)[_HEADER.size :]
-    return bool(magic == _MAGIC and length == len(data) and checksum == zlib.crc32(data))
+    is_whole = magic == _MAGIC and own_name == name and length == len(data)
+    return bool(is_whole and checksum == zlib.crc32(data))
 
 
 def _checked_size(size: int | str) -> int:

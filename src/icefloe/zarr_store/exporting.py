@@ -6,8 +6,10 @@ is being written, so that the same can be finished by doing it again.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import batched, chain, groupby
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
 from icefloe.transactions.chunks import chunk_tables, read_ref, require_authorised
 from icefloe.transactions.nodes import parse_document, require_node
+from icefloe.transactions.selections import ChunkRequest, FoundRefs, plan_requests, read_request
 from icefloe.transactions.session import SessionState
 from icefloe.values.model import Progress
 from icefloe.walk.spill import Keys, KeySet
@@ -33,6 +36,9 @@ from icefloe.zarr_store.keys import METADATA, metadata_key
 
 _JSON: Final = "application/json"
 _CONSOLIDATED: Final = "consolidated_metadata"
+_FEW_CHUNKS: Final = 1024
+_ARRAYS_AT_ONCE: Final = 64
+"""So many arrays of few chunks are copied together, as each of them would be a wait by itself."""
 
 
 class ExportRules(Record):
@@ -92,12 +98,10 @@ async def export(
                 pairs = [(info.key, info.size_bytes) for info in batch]
                 there.add(_numbers(pairs))
         run = _Exporting(session, backend, names, there, expected, progress, len(arrays))
-        for node in arrays:
-            await run.write_chunks(node)
+        await run.write_chunks(arrays)
         await run.require_all()
         if rules.deep:
-            for node in arrays:
-                await run.compare_chunks(node)
+            await run.compare_chunks(arrays)
     await _write_documents(backend, names, nodes, root, consolidated=rules.consolidated)
     await marker.remove(backend)
     return ExportReport(
@@ -131,23 +135,23 @@ class _Exporting:
         self._steps, self._total = 0, arrays
         self.chunks = self.copied = self.size_bytes = self.compared = 0
 
-    async def write_chunks(self, node: ArrayNode) -> None:
-        """Write the chunks of an array that are not there yet."""
-        async for rows in self._rows(node):
+    async def write_chunks(self, nodes: Sequence[ArrayNode]) -> None:
+        """Write the chunks of arrays that are not there yet."""
+        async for rows in self._rows(nodes):
             numbers = _numbers([(row.key, row.size_bytes) for row in rows])
             self._expected.add(numbers)
             is_there = self._there.contains(numbers).tolist()
             new = [row for row, is_written in zip(rows, is_there, strict=True) if not is_written]
-            await map_concurrently(self._write, new, limit=self._at_once)
+            await self._copy(new)
             self.chunks += len(rows)
             self.copied += len(new)
             self.size_bytes += sum(row.size_bytes for row in new)
             self._advance(len(rows))
-        self._advance(1)
+        self._advance(len(nodes))
 
-    async def compare_chunks(self, node: ArrayNode) -> None:
-        """Read the chunks of an array on both sides, and require that they are the same."""
-        async for rows in self._rows(node):
+    async def compare_chunks(self, nodes: Sequence[ArrayNode]) -> None:
+        """Read the chunks of arrays on both sides, and require that they are the same."""
+        async for rows in self._rows(nodes):
             for row, is_same in zip(
                 rows,
                 await map_concurrently(self._is_same, rows, limit=self._at_once),
@@ -176,15 +180,57 @@ class _Exporting:
         is_near = context.is_near and context.reads_nearby
         return 4 if is_near else context.config.max_concurrent_requests
 
-    async def _rows(self, node: ArrayNode) -> AsyncIterator[list["_Row"]]:
-        key_of = self._names.chunks(node)
-        async for table in chunk_tables(self._session, node):
-            self._total += len(table)
-            for some in portions_by_size(_rows_of(table, key_of), lambda row: row.size_bytes):
+    async def _rows(self, nodes: Sequence[ArrayNode]) -> AsyncIterator[list["_Row"]]:
+        """Yield the chunks of arrays in portions; those of small arrays share them."""
+        small = [node for node in nodes if prod(node.array.num_chunks) <= _FEW_CHUNKS]
+        for batch in batched(small, _ARRAYS_AT_ONCE):
+            tables = await map_concurrently(self._tables, batch, limit=self._at_once)
+            for some in self._portions(zip(batch, tables, strict=True)):
                 yield some
+        for node in nodes:
+            if prod(node.array.num_chunks) > _FEW_CHUNKS:
+                async for table in chunk_tables(self._session, node):
+                    for some in self._portions([(node, [table])]):
+                        yield some
 
-    async def _write(self, row: "_Row") -> None:
-        await self._target.put(row.key, await self._read(row))
+    async def _tables(self, node: ArrayNode) -> list[ChunkTable]:
+        return [table async for table in chunk_tables(self._session, node)]
+
+    def _portions(
+        self, tables_by_node: Iterable[tuple[ArrayNode, list[ChunkTable]]]
+    ) -> Iterator[list["_Row"]]:
+        rows: list[Iterator[_Row]] = []
+        for node, tables in tables_by_node:
+            key_of = self._names.chunks(node)
+            rows += [_rows_of(table, key_of) for table in tables]
+            self._total += sum(map(len, tables))
+        return portions_by_size(chain.from_iterable(rows), lambda row: row.size_bytes)
+
+    async def _copy(self, rows: Sequence["_Row"]) -> None:
+        """Copy chunks; those that lie side by side in an object are read together."""
+        parts: list[tuple[_Row, Buffer]] = []
+
+        async def copy(request: ChunkRequest) -> None:
+            data = await read_request(self._session, request)
+            those = [rows[place] for place in request.places]
+            if len(those) == 1:
+                await self._target.put(those[0].key, data[0])
+            else:
+                parts.extend(zip(those, data, strict=True))
+
+        async def put(part: tuple[_Row, Buffer]) -> None:
+            await self._target.put(part[0].key, part[1])
+
+        await map_concurrently(copy, self._requests(rows), limit=self._at_once)
+        await map_concurrently(put, parts, limit=self._at_once)
+
+    def _requests(self, rows: Sequence["_Row"]) -> Iterator[ChunkRequest]:
+        for _, members in groupby(range(len(rows)), key=lambda place: id(rows[place].table)):
+            places = np.array([*members], np.int64)
+            numbers = np.array([rows[place].number for place in places], np.int64)
+            found = FoundRefs(rows[places[0]].table, numbers, places)
+            # A pack that is still in memory has no ranges.
+            yield from plan_requests(found, joins=self._session.packer is None)
 
     async def _read(self, row: "_Row") -> Buffer:
         return await read_ref(self._session, row.table.ref(row.number))

@@ -2,11 +2,13 @@
 
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,15 +20,19 @@ from icefloe.storage import disk_cache
 from icefloe.storage.disk_cache import DiskCache, cache_of
 from icefloe.storage.specs import LocalSpec, gcs_spec, http_spec, s3_spec
 
-HEADER_BYTES = 16
+HEADER_BYTES = 48
 
 
 def entries(path: Path) -> list[Path]:
-    return [entry for entry in path.glob("??/*") if not entry.name.startswith(".new-")]
+    return list(path.glob("[0-9a-f][0-9a-f]/*"))
 
 
 def stored_bytes(path: Path) -> int:
     return sum(entry.stat().st_size for entry in entries(path))
+
+
+def path_of(cache: DiskCache, key: bytes) -> Path:
+    return cache._path_of(disk_cache._name_of(key))
 
 
 def key(number: int) -> bytes:
@@ -76,7 +82,7 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
     for number, entry in enumerate(entries(tmp_path)):
         os.utime(entry, (number, number))
     names = sorted(entries(tmp_path), key=lambda entry: entry.stat().st_mtime)
-    oldest = next(n for n in range(10) if cache._path_of(key(n)) == names[0])
+    oldest = next(n for n in range(10) if path_of(cache, key(n)) == names[0])
     assert cache.find(key(oldest)) is not None  # which makes it the newest
     cache.keep(key(10), content(10))
     assert cache.find(key(oldest)) is not None
@@ -91,7 +97,7 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
         lambda stored: stored[:10],
         lambda stored: stored[:-1],
         lambda stored: stored + b"\0",
-        lambda stored: stored[:20] + bytes(len(stored) - 20),  # what a loss of power may leave
+        lambda stored: stored[:50] + bytes(len(stored) - 50),  # what a loss of power may leave
         lambda stored: bytes(len(stored)),
     ],
 )
@@ -135,7 +141,8 @@ def test_a_disk_that_refuses_writes_does_no_harm(
     cache.keep(b"a", b"bytes")
     monkeypatch.undo()
     assert cache.statistics.failed == 1
-    assert list(tmp_path.glob("??/*")) == []
+    assert entries(tmp_path) == []
+    assert list((tmp_path / "unfinished").iterdir()) == []
     assert cache.find(b"a") is None
 
 
@@ -164,7 +171,7 @@ while True:
 
 @pytest.mark.slow
 def test_processes_share_a_folder_and_may_be_killed_at_any_moment(tmp_path: Path) -> None:
-    limit = 50 * 2016
+    limit = 50 * (2000 + HEADER_BYTES)
     arguments = [sys.executable, "-c", _WORKER, str(tmp_path), str(limit)]
     for round_ in range(2):
         workers = [
@@ -190,17 +197,126 @@ def test_processes_share_a_folder_and_may_be_killed_at_any_moment(tmp_path: Path
     assert watcher.used_bytes == 0
 
 
-def test_leftovers_of_a_crash_are_deleted_when_they_are_old(tmp_path: Path) -> None:
+_HALF_WRITER = """
+import os, sys
+from icefloe.storage import disk_cache
+def half(file, data):
+    file.write(memoryview(data)[:10])
+    if len(data) > 1000:
+        print("half", flush=True)
+        sys.stdin.read()
+disk_cache._write_all = half
+disk_cache.DiskCache(sys.argv[1]).keep(b"a", bytes(100_000))
+"""
+
+
+def test_what_a_killed_process_was_writing_is_deleted_and_not_what_others_write(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", _HALF_WRITER, str(tmp_path)]
+    writers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    unfinished = tmp_path / "unfinished"
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "half\n"
+    DiskCache(tmp_path).clear()
+    assert len(list(unfinished.iterdir())) == 2
+    writers[0].kill()
+    writers[0].communicate()
     cache = DiskCache(tmp_path)
-    cache.keep(b"a", b"bytes")
-    [entry] = entries(tmp_path)
-    old, new = entry.with_name(".new-old"), entry.with_name(".new-new")
-    for leftover in (old, new):
-        leftover.write_bytes(b"half")
-    os.utime(old, (1, 1))
+    assert len(list(unfinished.iterdir())) == 1
+    assert cache.find(b"a") is None
+    writers[1].kill()
+    writers[1].communicate()
     cache.clear()
-    assert not old.exists()
-    assert new.exists()  # its writer may still be at it
+    assert list(unfinished.iterdir()) == []
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    """A folder may turn out to contain something else already."""
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    elsewhere.mkdir()
+    others = [
+        tmp_path / "notes.txt",
+        tmp_path / "thesis" / "chapter.tex",
+        tmp_path / "ab" / "readme",
+        tmp_path / "abc" / ("0" * 62),
+        tmp_path / "cd" / ("0" * 62) / "folder",
+        elsewhere / ("0" * 62),
+    ]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+        os.utime(path, (1, 1))
+    (tmp_path / "ef").symlink_to(elsewhere)
+    cache = DiskCache(tmp_path, 20 * (1000 + HEADER_BYTES))
+    assert cache.used_bytes == 0
+    for number in range(50):
+        cache.keep(key(number), content(number))
+    cache.clear()
+    assert cache.used_bytes == 0
+    assert [path.read_text() for path in others] == ["precious"] * len(others)
+
+
+def test_an_entry_under_another_name_or_of_another_user_is_no_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(tmp_path)
+    cache.keep(b"a", b"bytes of a")
+    path_of(cache, b"b").parent.mkdir(exist_ok=True)
+    os.link(path_of(cache, b"a"), path_of(cache, b"b"))
+    assert cache.find(b"b") is None
+    assert bytes(cache.find(b"a") or b"") == b"bytes of a"
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    assert cache.find(b"a") is None
+
+
+@pytest.mark.parametrize("name", ["used", "sweep.lock", "unfinished"])
+def test_links_in_place_of_its_own_files_lead_nowhere(tmp_path: Path, name: str) -> None:
+    folder, target = tmp_path / "cache", tmp_path / "target"
+    cache = DiskCache(folder, 4 * (1000 + HEADER_BYTES))
+    target.write_text("precious")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    for number in range(20):
+        cache.keep(key(number), content(number))
+        found = cache.find(key(number))
+        assert found is None or bytes(found) == content(number)
+    assert target.read_text() == "precious"
+
+
+def test_a_folder_may_be_deleted_while_it_is_in_use(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "c")
+    cache.keep(b"a", b"bytes")
+    shutil.rmtree(tmp_path / "c")
+    assert cache.find(b"a") is None
+    assert "none of" in repr(cache)
+    cache.keep(b"a", b"bytes")
+    assert bytes(cache.find(b"a") or b"") == b"bytes"
+    assert (tmp_path / "c").stat().st_mode & 0o077 == 0
+    assert cache.statistics.failed == 0
+
+
+def test_processes_that_keep_the_same_entry_count_it_once(tmp_path: Path) -> None:
+    cache, other = DiskCache(tmp_path), DiskCache(tmp_path)
+    path = path_of(cache, b"a")
+
+    def write_first(file: Any, data: Any) -> None:
+        write_all(file, data)
+        if not path.exists():
+            monkeypatch.undo()
+            other.keep(b"a", b"bytes")
+
+    write_all = disk_cache._write_all
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(disk_cache, "_write_all", write_first)
+        cache.keep(b"a", b"bytes")
+    assert cache.used_bytes == 5 + HEADER_BYTES
+    assert (cache.statistics.stored, other.statistics.stored) == (0, 1)
 
 
 def test_folders_that_others_can_write_to_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ _COORDINATE_BYTES: Final = 2**20
 """Coordinates are not cut into smaller chunks than this: they are read whole."""
 _PACKS_HELD: Final = 2
 _FAR_IN_FLIGHT: Final = 8
-"""Where requests wait for a network, this many are under way in each task."""
+"""Where requests wait for a network, at least this many are under way in each task."""
+_MOST_IN_FLIGHT: Final = 64
+_SHARE_IN_FLIGHT: Final = 8
+"""More of them if all together take at most this part (1 of 8) of the memory of a task."""
 
 
 class LayoutOptions(Record):
@@ -232,7 +235,7 @@ class Limits(Record):
     """For one task; Python itself, and what it has loaded, come on top."""
     cores: int = 1
     in_flight: int = 1
-    """How many objects a task reads or writes at a time."""
+    """How many objects a task reads or writes at a time: more of small ones, if more than 1."""
     held_bytes: int = 0
     """What a task holds besides, such as packs of small chunks."""
 
@@ -256,6 +259,10 @@ class RegionPlan(Record):
     """What copying a region takes at most."""
     reads: int
     """How many source chunks are read, each as often as it is."""
+    in_flight: int = 1
+    """How many objects are read or written at a time."""
+    in_flight_bytes: int = 0
+    """The memory for those objects."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -298,7 +305,8 @@ def plan_regions(
     first, end = _part(array, rows)
     if not prod(array.shape):
         return RegionPlan(first, end, array.write, array.write, memory_bytes=0, reads=0)
-    fixed = _fixed_bytes(array, limits)
+    in_flight, in_flight_bytes = _under_way(array, limits)
+    fixed = in_flight_bytes + limits.held_bytes
     room = limits.memory_bytes - fixed
     least = array.bytes_of(array.write)
     if room < least:
@@ -321,7 +329,16 @@ def plan_regions(
         return (work * rounds / regions, box.bytes)
 
     best = _grown(array, first, spans, min(boxes, key=cost), min(room, comfort))
-    return RegionPlan(first, end, best.lengths, array.write, fixed + best.bytes, best.reads)
+    return RegionPlan(
+        first,
+        end,
+        best.lengths,
+        array.write,
+        fixed + best.bytes,
+        best.reads,
+        in_flight,
+        in_flight_bytes,
+    )
 
 
 def _part(
@@ -334,10 +351,15 @@ def _part(
     return tuple(first), tuple(end)
 
 
-def _fixed_bytes(array: CopyShape, limits: Limits) -> int:
+def _under_way(array: CopyShape, limits: Limits) -> tuple[int, int]:
+    """Return how many objects are read or written at a time, and the memory that they take."""
     source = max(array.bytes_of(array.read), array.source_object_bytes)
-    under_way = max(_READ_COPIES * source, _WRITE_COPIES * array.bytes_of(array.write))
-    return limits.in_flight * under_way + limits.held_bytes
+    each = max(_READ_COPIES * source, _WRITE_COPIES * array.bytes_of(array.write), 1)
+    count = limits.in_flight
+    most = (limits.memory_bytes - limits.held_bytes) // _SHARE_IN_FLIGHT // each
+    while count > 1 and 2 * count <= min(most, _MOST_IN_FLIGHT):
+        count *= 2
+    return count, count * each
 
 
 class _Box(Record):
@@ -500,6 +522,11 @@ class Regions(Record):
     def memory_bytes(self) -> int:
         """The largest memory need of a task."""
         return max((plan.memory_bytes for plan in self.plans), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of all regions, one after the other, without that of objects in flight."""
+        return sum(len(plan) * (plan.memory_bytes - plan.in_flight_bytes) for plan in self.plans)
 
     @property
     def objects(self) -> int:

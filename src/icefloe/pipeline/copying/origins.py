@@ -113,7 +113,6 @@ class RepositorySource(Record):
     def array(self, path: str) -> "zarr.Array[Any]":
         """Open an array for reading, from threads that block."""
         store: IcechunkStore = self.session.store
-        store._supports_sync_io = True  # noqa: SLF001 - also where requests wait for a network
         return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
     def needs(self, _path: str) -> Needs:

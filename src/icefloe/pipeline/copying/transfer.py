@@ -8,7 +8,8 @@ a task is known beforehand.
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Protocol, override
@@ -29,6 +30,7 @@ from icefloe.errors import ErrorKind, ObjectNotFoundError, ReadOnlyError
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import chunk_key
+from icefloe.pacing import MemoryBudget
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.building import Notes
@@ -38,6 +40,7 @@ from icefloe.storage import Backend
 from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.storage.port import ByteRange
 from icefloe.transactions.packing import ChunkPacker, PackingOptions
+from icefloe.zarr_store.selections import MOST_BYTES, MOST_REQUESTS, use_selection_pipeline
 
 
 class _PlainStore(Store):
@@ -177,16 +180,15 @@ class Taking(Protocol):
 
 
 class CapturingStore(_PlainStore):
-    """One array, whose encoded objects go where `taker` puts them.
+    """One array, whose encoded objects go where a taker puts them.
 
     There is nothing to be read but the metadata: regions are made of whole objects. What Zarr
     deletes holds nothing but the fill value, and was never there.
     """
 
-    def __init__(self, document: bytes) -> None:
+    def __init__(self, document: bytes, taker: Taking) -> None:
         super().__init__(read_only=False)
-        self._document = document
-        self.taker: Taking | None = None
+        self._document, self._taker = document, taker
 
     @override
     async def get(
@@ -198,19 +200,17 @@ class CapturingStore(_PlainStore):
     @override
     async def set(self, key: str, value: Buffer) -> None:
         """Hand an object on."""
-        assert self.taker is not None, "nobody takes what is written"
         cell = tuple(int(part) for part in key.split("/")[1:])
-        await self.taker.take(cell, value.as_buffer_like())
+        await self._taker.take(cell, value.as_buffer_like())
 
     @override
     async def delete(self, key: str) -> None:
         """Leave out what holds nothing."""
 
 
-_PIPELINE: Final = "zarr.core.codec_pipeline.FusedCodecPipeline"
-"""Takes one object after the other from storage to values, or back, on as many threads as told."""
-
 _OBJECTS_PER_NOTE: Final = 512
+_BATCHES_AT_ONCE: Final = 16
+"""Where requests wait for a network, so many batches of regions are copied together."""
 
 type NewNote = Callable[[], str]
 """Gives the key of a new note."""
@@ -231,8 +231,9 @@ class CopyPlan(Record):
 
     arrays: tuple[ArrayCopy, ...]
     regions: Regions
-    in_flight: int
     packing: PackingOptions | None = None
+    memory_bytes: int = 0
+    """For a task: regions that wait for a network are copied together as far as they fit."""
 
 
 class Copied(Record, eq=False):
@@ -245,17 +246,26 @@ class Copied(Record, eq=False):
     """Keys of the notes that name them."""
 
 
-def copying(in_flight: int) -> AbstractContextManager[Any]:
-    """Have Zarr work in the way that plans count on; arrays must be opened within."""
-    chosen: AbstractContextManager[Any] = zarr.config.set(
-        {
-            "codec_pipeline.path": _PIPELINE,
-            "codec_pipeline.max_workers": in_flight,
-            "async.concurrency": in_flight,
-            "array.write_empty_chunks": False,
-        }
-    )
-    return chosen
+@contextmanager
+def copying(in_flight: int, in_flight_bytes: int) -> Iterator[None]:
+    """Have Zarr work in the way that plans count on; arrays must be opened within.
+
+    Of repositories far away, the pipeline reads whole selections; elsewhere it takes one object
+    after the other from storage to values, or back. Both keep as many under way as told.
+    """
+    with (
+        use_selection_pipeline(),
+        zarr.config.set(
+            {
+                "codec_pipeline.max_workers": in_flight,
+                MOST_REQUESTS: in_flight,
+                MOST_BYTES: max(in_flight_bytes, 1),
+                "async.concurrency": in_flight,
+                "array.write_empty_chunks": False,
+            }
+        ),
+    ):
+        yield
 
 
 def copy_regions(
@@ -265,28 +275,71 @@ def copy_regions(
     context: RepoContext,
     new_note: NewNote,
 ) -> Iterator[Copied]:
-    """Copy regions, one after the other; gives references once all that they name is stored."""
+    """Copy regions; gives references once all that they name is stored."""
+    copier = _Copier(plan, open_source, context, new_note)
+    for in_flight, batches in groupby(_batches(plan, numbers), key=lambda batch: batch.in_flight):
+        plans = [regions for regions in plan.regions.plans if regions.in_flight == in_flight]
+        with copying(in_flight, max(regions.in_flight_bytes for regions in plans)):
+            if in_flight == 1:
+                yield from map(copier.copy, batches)
+                continue
+            # All of them share the objects in flight.
+            with ThreadPoolExecutor(_BATCHES_AT_ONCE) as pool:
+                try:
+                    yield from pool.map(copier.copy, batches)
+                finally:
+                    pool.shutdown(cancel_futures=True)
+
+
+class _Batch(Record):
+    """Regions of a slab whose objects go into one note."""
+
+    slab: int
+    regions: tuple[int, ...]
+    in_flight: int
+
+
+class _Copier:
+    """Copies batches, from threads, within the memory of a task."""
+
+    def __init__(
+        self,
+        plan: CopyPlan,
+        open_source: "Callable[[str], zarr.Array[Any]]",
+        context: RepoContext,
+        new_note: NewNote,
+    ) -> None:
+        self._plan, self._open_source = plan, open_source
+        self._context, self._new_note = context, new_note
+        self._budget = MemoryBudget()
+
+    def copy(self, batch: _Batch) -> Copied:
+        """Copy the regions of a batch, one after the other."""
+        plan = self._plan
+        regions = plan.regions.plans[batch.slab]
+        number = plan.regions.slabs[batch.slab].array
+        array = plan.arrays[number]
+        with self._budget.holding(regions.memory_bytes, plan.memory_bytes):
+            source = self._open_source(array.source)
+            taker = ObjectWriter(self._context, self._new_note, plan.packing)
+            taker.reserve(sum(map(regions.objects, batch.regions)))
+            target = zarr.open_array(CapturingStore(array.document, taker), mode="r+")
+            for region in batch.regions:
+                box = regions.box(region)
+                target[box] = source[box]
+            run_blocking(taker.finish())
+        return Copied(number, taker.references(array.dimensions), tuple(taker.notes))
+
+
+def _batches(plan: CopyPlan, numbers: Iterable[int]) -> Iterator[_Batch]:
     slabs_and_regions = map(plan.regions.find, numbers)
-    with copying(plan.in_flight):
-        for slab, members in groupby(slabs_and_regions, key=itemgetter(0)):
-            regions = plan.regions.plans[slab]
-            number = plan.regions.slabs[slab].array
-            array = plan.arrays[number]
-            source = open_source(array.source)
-            store = CapturingStore(array.document)
-            target = zarr.open_array(store, mode="r+")
-            for some in _batches([region for _, region in members], regions.objects):
-                taker = ObjectWriter(context, new_note, plan.packing)
-                taker.reserve(sum(regions.objects(region) for region in some))
-                store.taker = taker
-                for region in some:
-                    box = regions.box(region)
-                    target[box] = source[box]
-                run_blocking(taker.finish())
-                yield Copied(number, taker.references(array.dimensions), tuple(taker.notes))
+    for slab, members in groupby(slabs_and_regions, key=itemgetter(0)):
+        regions = plan.regions.plans[slab]
+        for some in _of_one_note([region for _, region in members], regions.objects):
+            yield _Batch(slab, tuple(some), regions.in_flight)
 
 
-def _batches(regions: Sequence[int], objects: Callable[[int], int]) -> Iterator[list[int]]:
+def _of_one_note(regions: Sequence[int], objects: Callable[[int], int]) -> Iterator[list[int]]:
     """Put regions together whose objects go into one note."""
     batch: list[int] = []
     total = 0

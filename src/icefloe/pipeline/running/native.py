@@ -100,8 +100,8 @@ class NativeProducer(Record, kw_only=True):
                 copy_plan = CopyPlan(
                     array_copies(session.store, job.target.group, arrays),
                     plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
-                    limits.in_flight,
                     options.packing,
+                    limits.memory_bytes,
                 )
                 marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
                 wave = self._plan(job, session, arrays, copy_plan, marks, workers)
@@ -143,7 +143,7 @@ class NativeProducer(Record, kw_only=True):
         group, regions = job.target.group, copy_plan.regions
         state = session._session  # noqa: SLF001 - the same package
         plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
-        tasks = copy_tasks(len(regions), job.cores)
+        tasks = copy_tasks(len(regions), job.cores, regions.size_bytes)
         copied = job.engine.numbers(len(regions), tasks).map(
             _copy, copy_plan, plan, workers, columns=PLACED
         )
