@@ -321,7 +321,8 @@ class FitsImage(ArrayBytesCodec):
         bits = (
             np.frombuffer(data, stored).astype(stored.newbyteorder("=")).view(f"u{kind.itemsize}")
         )
-        return (bits ^ bits.dtype.type(1 << (8 * kind.itemsize - 1))).view(kind)
+        flipped: NDArray[Any] = bits ^ bits.dtype.type(1 << (8 * kind.itemsize - 1))
+        return flipped.view(kind)
 
     def _unpacked(self, data: bytes) -> NDArray[Any]:
         try:

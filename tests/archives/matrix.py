@@ -32,7 +32,6 @@ NOT_YET = frozenset(
         "hdf5-values-in-another-file",
         "hdf5-a-dataset-without-a-shape",
         "zarr-format-2-zlib-and-shuffle",
-        "zarr-format-3-keys-of-format-2",
     }
 )
 """Cases that are refused for now, in all forms."""

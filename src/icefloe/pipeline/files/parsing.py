@@ -49,6 +49,7 @@ from icefloe.pipeline.files.sources import (
     look_at,
     registry_for,
 )
+from icefloe.pipeline.files.zarr_keys import with_keys_of_format_2
 from icefloe.records import replace
 from icefloe.storage.storage import as_storage_error
 
@@ -253,14 +254,42 @@ def _content(
     """Return the name of the parser, and what it found."""
     registry = registry_for(access)
     if kind is Format.HDF5:
-        return _hdf5_content(url, options, registry)
+        parser, content = _hdf5_content(url, options, registry)
+        _refuse_compounds(url, content.arrays)
+        return parser, content
     if kind is Format.TIFF:
         return _OWN, _tiff_content(url, options, registry, state)
     if kind is Format.GRIB:
         return _OWN, _grib_content(url, options, access, state)
     if kind is Format.FITS:
         return _OWN, _fits_content(url, options, registry)
-    return _GENERAL, _parsed(url, _PARSERS[kind](options), options, registry)
+    content = _parsed(url, _PARSERS[kind](options), options, registry)
+    if kind is Format.ZARR:
+        arrays = with_keys_of_format_2(url, content.arrays, options.group, access)
+        content = replace(content, arrays=arrays)
+    return _GENERAL, content
+
+
+def _refuse_compounds(url: str, arrays: Mapping[str, RawArray]) -> None:
+    """Refuse arrays of compound types, whose members may lie anywhere in an element."""
+    compound = [
+        path for path, array in arrays.items() if _name_of(array.metadata["data_type"]) in _RECORDS
+    ]
+    if compound:
+        listed = ", ".join(map(repr, compound))
+        raise SourceError(
+            f"{listed} in {url} has a compound type, of which no array of Zarr can be made: leave"
+            f" it out (drop={tuple(compound)!r})",
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
+
+
+_RECORDS: Final = frozenset({"struct", "structured"})
+
+
+def _name_of(data_type: Any) -> Any:
+    return data_type.get("name") if isinstance(data_type, Mapping) else data_type
 
 
 def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> FileContent:
