@@ -22,7 +22,7 @@ _TYPES: Final = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f
 _AXES: Final = ("x", "y", "z")
 _COMMENTS: Final = frozenset({"COMMENT", "HISTORY", ""})
 _SMALL: Final = 16
-"""Scaled integers of so many bits become floats of four bytes in astropy."""
+"""Scaled integers up to this number of bits become floats of four bytes in astropy."""
 
 
 def read_fits(file: Any, url: str, options: ParseOptions) -> FileContent:

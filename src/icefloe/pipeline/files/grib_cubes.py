@@ -446,7 +446,7 @@ _POINTS: Final = ("latitude", "longitude")
 def _require_rows(keys: Keys, count: int) -> None:
     """Refuse orders of points that are not rows, one after the other."""
     if keys["jPointsAreConsecutive"] or keys["alternativeRowScanning"]:
-        raise NotImplementedError("the points of its grid go along columns, or to and fro")
+        raise NotImplementedError("the points of its grid go along columns, or change direction")
     if None in {keys["Nx"], keys["Ny"]} or keys["Nx"] * keys["Ny"] != count:
         raise NotImplementedError("the rows of its grid differ in length")
 
@@ -517,7 +517,7 @@ def _place(field: _Described) -> str:
 
 
 def _by_interval(members: Sequence[_Described]) -> dict[str, list[_Described]]:
-    """Tell sums since the start from those over an hour or a day, where there are both."""
+    """Separate sums since the start from those over an hour or a day, where there are both."""
     places = {canonical_json(field.coordinates) for field in members}
     if len(places) == len(members) or "step" not in members[0].coordinates:
         return {"": list(members)}
@@ -541,12 +541,13 @@ def _without_copies(
     return list(distinct.values()), None
 
 
-def _is_copy(url: str, one: Field, other: Field, access: SourceAccess) -> bool:
-    if (one.header, one.length, one.number) != (other.header, other.length, other.number):
+def _is_copy(url: str, first: Field, second: Field, access: SourceAccess) -> bool:
+    described = [(field.header, field.length, field.number) for field in (first, second)]
+    if described[0] != described[1]:
         return False
-    ranges = [(field.offset, field.offset + field.length) for field in (one, other)]
-    first, second = access.place(url).read(ranges)
-    return bytes(first) == bytes(second)
+    ranges = [(field.offset, field.offset + field.length) for field in (first, second)]
+    messages = access.place(url).read(ranges)
+    return bytes(messages[0]) == bytes(messages[1])
 
 
 class _Cube(Record):
