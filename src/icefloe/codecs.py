@@ -6,7 +6,9 @@ zarr finds them by name once Icefloe is installed, without an import of it.
 import zlib
 from base64 import standard_b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, override
 
 import numpy as np
@@ -244,3 +246,253 @@ def _imagecodecs() -> Any:
             ErrorKind.SOURCE_UNSUPPORTED,
         ) from error
     return imagecodecs
+
+
+@dataclass(frozen=True)
+class FitsImage(ArrayBytesCodec):
+    """An image of a FITS file that no codec of Zarr decodes.
+
+    >>> FitsImage(stored=">i2").to_dict()
+    {'name': 'icefloe.fits', 'configuration': {'stored': '>i2'}}
+    """
+
+    is_fixed_size = False
+
+    compressed: bool = False
+    """Whether the bytes are a whole unit with compressed tiles, which astropy decodes."""
+    stored: str = ""
+    """Otherwise, the type of integers that are stored with the other sign."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the codec from its metadata."""
+        settings = data.get("configuration") or {}
+        if unknown := settings.keys() - {"compressed", "stored"}:
+            raise FormatError(f"the codec {FITS_IMAGE} has no setting {min(unknown)!r}")
+        return cls(**settings)
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metadata: settings that are not the defaults."""
+        settings: dict[str, Any] = (
+            {"compressed": True} if self.compressed else {"stored": self.stored}
+        )
+        return {"name": FITS_IMAGE, "configuration": settings}
+
+    @override
+    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
+        """Refuse: the size follows from the content."""
+        raise NotImplementedError
+
+    @override
+    async def _decode_single(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        return await offload(lambda: self._decode_sync(chunk_data, chunk_spec))
+
+    def _decode_sync(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        kind = chunk_spec.dtype.to_native_dtype()
+        values = self.decoded(chunk_data.to_bytes(), chunk_spec.shape, kind)
+        return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+    @override
+    async def _encode_single(self, chunk_data: "NDBuffer", chunk_spec: "ArraySpec") -> "Buffer":
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
+        raise SourceError(
+            "this array refers to images of FITS files, and no chunks can be written in their"
+            " format: copy the data first (icefloe rechunk), and write to the copy",
+            ErrorKind.SOURCE_UNSUPPORTED,
+        )
+
+    def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+        """Decode an image to a chunk of a shape and data type."""
+        values = self._unpacked(data) if self.compressed else self._with_other_sign(data, kind)
+        if values.size != int(np.prod(shape)) or values.dtype.kind != kind.kind:
+            raise FormatError(
+                f"the FITS image has {values.size} values of the type {values.dtype}, instead of"
+                f" {int(np.prod(shape))} of {kind}"
+            )
+        return values.reshape(shape).astype(kind, copy=False)
+
+    def _with_other_sign(self, data: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
+        stored = np.dtype(self.stored)
+        if len(data) % stored.itemsize or stored.itemsize != kind.itemsize:
+            raise FormatError(f"the FITS image has {len(data)} bytes, for values of {stored}")
+        bits = (
+            np.frombuffer(data, stored).astype(stored.newbyteorder("=")).view(f"u{kind.itemsize}")
+        )
+        flipped: NDArray[Any] = bits ^ bits.dtype.type(1 << (8 * kind.itemsize - 1))
+        return flipped.view(kind)
+
+    def _unpacked(self, data: bytes) -> NDArray[Any]:
+        try:
+            from astropy.io import fits
+        except ImportError as error:
+            raise SourceError(
+                'compressed images of FITS files need astropy: pip install "icefloe[formats]"',
+                ErrorKind.SOURCE_UNSUPPORTED,
+            ) from error
+        start = fits.PrimaryHDU().header.tostring().encode()
+        try:
+            with fits.open(BytesIO(start + data), memmap=False) as units:
+                return np.array(units[1].data)
+        except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
+            raise FormatError(f"astropy cannot decode the FITS image: {error}") from error
+
+
+FITS_IMAGE: Final = "icefloe.fits"
+"""The name of the codec."""
+
+
+@dataclass(frozen=True)
+class GribField(ArrayBytesCodec):
+    """A field of a GRIB message, decoded by ecCodes.
+
+    The last dimensions of its chunk are those of the grid, with points in the order in which the
+    message has them. Missing points are NaN.
+
+    >>> GribField().to_dict()
+    {'name': 'icefloe.grib', 'configuration': {}}
+    """
+
+    is_fixed_size = False
+
+    key: Literal["values", "latitudes", "longitudes"] = "values"
+    """What is read of the message: its values, or the coordinates of its points."""
+    field: int = 0
+    """The number of the field, in messages that have several."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the codec from its metadata."""
+        settings = data.get("configuration") or {}
+        if unknown := settings.keys() - {"key", "field"}:
+            raise FormatError(f"the codec {GRIB_FIELD} has no setting {min(unknown)!r}")
+        return cls(**settings)
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metadata: settings that are not the defaults."""
+        settings: dict[str, Any] = {}
+        if self.key != "values":
+            settings["key"] = self.key
+        if self.field:
+            settings["field"] = self.field
+        return {"name": GRIB_FIELD, "configuration": settings}
+
+    @override
+    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
+        """Refuse: the size follows from the content."""
+        raise NotImplementedError
+
+    @override
+    async def _decode_single(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        return await offload(lambda: self._decode_sync(chunk_data, chunk_spec))
+
+    def _decode_sync(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
+        kind = chunk_spec.dtype.to_native_dtype()
+        values = self.decoded(chunk_data.to_bytes(), chunk_spec.shape, kind)
+        return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+    @override
+    async def _encode_single(self, chunk_data: "NDBuffer", chunk_spec: "ArraySpec") -> "Buffer":
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
+        raise SourceError(
+            "this array refers to messages of GRIB files, and no chunks can be written in their"
+            " format: copy the data first (icefloe rechunk), and write to the copy",
+            ErrorKind.SOURCE_UNSUPPORTED,
+        )
+
+    def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+        """Decode a message to a chunk of a shape and data type."""
+        library = load_eccodes()
+        single = field_message(data, self.field)
+        try:
+            handle = library.codes_new_from_message(single)
+            try:
+                if self.key == "values":
+                    library.codes_set_double(handle, "missingValue", _MISSING)
+                    values = library.codes_get_values(handle)
+                    values[values == _MISSING] = np.nan
+                else:
+                    values = library.codes_get_array(handle, self.key)
+            finally:
+                library.codes_release(handle)
+        except library.CodesInternalError as error:
+            raise FormatError(f"ecCodes cannot decode the GRIB message: {error}") from error
+        count = int(np.prod(shape))
+        if len(values) != count:
+            raise FormatError(f"the GRIB message has {len(values)} points, instead of {count}")
+        chunk: NDArray[Any] = np.asarray(values, kind).reshape(shape)
+        return chunk
+
+
+GRIB_FIELD: Final = "icefloe.grib"
+"""The name of the codec."""
+
+_MISSING: Final = -1e300
+"""Stands for missing points while ecCodes decodes: no unit makes such a number."""
+
+_GRIB2_HEAD: Final = 16
+_END: Final = b"7777"
+
+
+def field_message(data: bytes, number: int) -> bytes:
+    """Return a field of a GRIB message as a message of its own.
+
+    A message of edition 2 may have several fields, which share sections.
+    """
+    if len(data) < _GRIB2_HEAD or data[:4] != b"GRIB" or data[-4:] != _END:
+        raise FormatError(f"the chunk is no GRIB message: it begins with {data[:4]!r}")
+    if not number and data[7] != 2:
+        return data
+    sections: dict[int, bytes] = {}
+    position, seen = _GRIB2_HEAD, -1
+    while data[position : position + 4] != _END:
+        length = int.from_bytes(data[position : position + 4])
+        section = data[position + 4] if position + 5 <= len(data) - 4 else 0
+        if length < 5 or not 1 <= section <= 7 or position + length > len(data) - 4:
+            raise FormatError("the sections of the GRIB message do not fit together")
+        position += length
+        if section == 7:
+            seen += 1
+            if seen == number:
+                if not number and position == len(data) - 4:
+                    return data
+                sections[7] = data[position - length : position]
+                return joined_sections(data[:8], sections)
+        elif section == 6 and data[position - length + 5] == _EARLIER_BITMAP:
+            if 6 not in sections:
+                raise FormatError("a field of the GRIB message refers to a mask that is missing")
+        else:
+            sections[section] = data[position - length : position]
+    raise FormatError(f"the GRIB message has {seen + 1} fields, and number {number} is needed")
+
+
+_EARLIER_BITMAP: Final = 254
+
+
+def joined_sections(start: bytes, sections: Mapping[int, bytes]) -> bytes:
+    """Make a GRIB message of edition 2: `start` is the beginning of another one."""
+    body = b"".join(sections[number] for number in sorted(sections)) + _END
+    return start[:8] + (_GRIB2_HEAD + len(body)).to_bytes(8) + body
+
+
+def load_eccodes() -> Any:
+    """Import eccodes.
+
+    Its wheels bring a PROJ of their own and share its symbols with all libraries that are loaded
+    later: with pyproj among these, the process would crash at its end.
+    """
+    with suppress(ImportError):
+        import pyproj  # noqa: F401 - before eccodes
+    try:
+        import eccodes
+    except ImportError as error:
+        raise SourceError(
+            'GRIB needs the library eccodes: pip install "icefloe[formats]"',
+            ErrorKind.SOURCE_UNSUPPORTED,
+        ) from error
+    return eccodes

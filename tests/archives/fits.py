@@ -9,7 +9,7 @@ import xarray
 from astropy.io import fits
 from astropy.wcs import WCS
 
-from tests.archives.cases import Case, Expected, Options, Write
+from tests.archives.cases import Case, Expected, Options, Refused, Write
 from tests.archives.netcdf import numbers
 
 NIGHTS = Options(("night",), {"by": "order"})
@@ -50,6 +50,33 @@ def read(*names: str) -> Any:
     return reader
 
 
+def cards(
+    found: Expected, expected: Expected
+) -> dict[str, tuple[xarray.Variable, xarray.Variable]]:
+    """Make the world coordinates again of attributes, and compare them with those of the file."""
+    frame = WCS(fits.Header(found["PRIMARY"].attrs))
+    pixels = np.random.default_rng(0).random((20, frame.naxis)) * 5
+    world = xarray.Variable(("pixel", "axis"), frame.all_pix2world(pixels, 0))
+    made = WCS(fits.Header(expected["PRIMARY"].attrs))
+    theirs = xarray.Variable(("pixel", "axis"), made.all_pix2world(pixels, 0))
+    named = {name: (found[name], expected[name]) for name in expected}
+    return {**named, "world": (world, theirs)}
+
+
+def read_with_cards(paths: Sequence[Path]) -> Expected:
+    """Read also the header, and the coordinates of all axes that depend on no other."""
+    found = dict(read()(paths))
+    header = fits.getheader(paths[0])
+    image = found["PRIMARY"]
+    found["PRIMARY"] = xarray.Variable(image.dims, image.values, dict(header))
+    if header["NAXIS"] == 3:
+        pixels = np.zeros((header["NAXIS3"], 3))
+        pixels[:, 2] = np.arange(header["NAXIS3"])
+        waves = WCS(header).all_pix2world(pixels, 0)[:, 2]
+        found["PRIMARY_z"] = xarray.Variable(("z",), waves)
+    return found
+
+
 def images(
     found: Expected, expected: Expected
 ) -> dict[str, tuple[xarray.Variable, xarray.Variable]]:
@@ -84,6 +111,36 @@ def wcs(night: int) -> list[Any]:
     frame.wcs.crpix = [3, 3]
     frame.wcs.cdelt = [-0.01, 0.01]
     return [fits.PrimaryHDU(cube(night)[0], frame.to_header())]
+
+
+def spectra(night: int) -> list[Any]:
+    frame = WCS(naxis=3)
+    frame.wcs.ctype = ["RA---TAN", "DEC--TAN", "WAVE"]
+    frame.wcs.crval = [83.6, 22.0, 500.0]
+    frame.wcs.crpix = [3, 3, 1]
+    frame.wcs.cdelt = [-0.01, 0.01, 2.5]
+    frame.wcs.cunit = ["deg", "deg", "nm"]
+    return [fits.PrimaryHDU(cube(night), frame.to_header())]
+
+
+def only_tables(night: int) -> list[Any]:
+    return [fits.PrimaryHDU(), table(night)[1]]
+
+
+def unsigned(night: int) -> list[Any]:
+    """Make integers of 8 bytes that no float holds."""
+    values = np.arange(40, dtype="u8").reshape(8, 5) + np.uint64(2**63 + 2**53 + night)
+    return [fits.PrimaryHDU(values)]
+
+
+def packed(values: Any, **how: Any) -> list[Any]:
+    return [fits.PrimaryHDU(), fits.CompImageHDU(values, name="SCI", **how)]
+
+
+def packed_with_scale(night: int) -> list[Any]:
+    unit = fits.CompImageHDU(cube(night, "i2"), name="SCI")
+    unit.header["BSCALE"], unit.header["BZERO"] = 0.5, 100.0
+    return [fits.PrimaryHDU(), unit]
 
 
 def table(night: int) -> list[Any]:
@@ -134,6 +191,7 @@ def case(title: str, make: Units, reader: Any = None, **how: Any) -> Case:
     return Case("FITS", title, "astropy", nights(make), reader or read(), **given)
 
 
+NO_IMAGES = Refused("has no images: it has the tables 'STARS' only")
 CASES = (
     *(
         case(f"image of {name}", alone(kind))
@@ -156,9 +214,25 @@ CASES = (
     ),
     case("signed bytes", lambda night: [fits.PrimaryHDU(cube(night, "i1"))]),
     case("missing values (BLANK)", blank),
-    case("celestial coordinates", wcs),
-    case("image and binary table", table),
-    case("image and ASCII table", ascii_table),
+    case("unsigned integers of 8 bytes", unsigned),
+    case("celestial coordinates", wcs, read_with_cards, pair=cards),
+    case("celestial coordinates and wavelengths", spectra, read_with_cards, pair=cards),
+    case("image and binary table", table, note="tables are left out"),
+    case("image and ASCII table", ascii_table, note="tables are left out"),
+    case(
+        "tables only",
+        only_tables,
+        lambda _: {"none": xarray.Variable((), 0)},
+        virtual=NO_IMAGES,
+        native=NO_IMAGES,
+    ),
+    case(
+        "compressed floats, quantised",
+        lambda night: packed(cube(night), quantize_method=1),
+        read("SCI"),
+    ),
+    case("compressed unsigned integers", lambda n: packed(cube(n, "f8").astype("u2")), read("SCI")),
+    case("compressed, scaled", packed_with_scale, read("SCI")),
     *(
         case(f"compressed ({kind})", compressed_by(kind), read("SCI"))
         for kind in ("RICE_1", "GZIP_2", "HCOMPRESS_1")

@@ -7,20 +7,7 @@ from tests.archives.cases import Case, Refused
 
 NOT_YET = frozenset(
     {
-        "grib-grib2-a-hole-in-steps-and-levels",
-        "grib-grib2-ieee-numbers",
-        "grib-grib2-regular-gaussian-grid",
-        "grib-grib2-reduced-gaussian-grid",
-        "grib-grib2-lambert-grid",
-        "grib-spherical-harmonics",
-        "fits-image-and-binary-table",
-        "fits-image-and-ascii-table",
-        "fits-compressed-rice-1",
-        "fits-compressed-gzip-2",
-        "fits-compressed-hcompress-1",
         "zarr-format-2-zlib-and-shuffle",
-        "zarr-format-3-keys-of-format-2",
-        "samples-comp-fits",
     }
 )
 """Cases that are refused for now, in all forms."""

@@ -91,15 +91,12 @@ CASES = (
         "polar_stereo.grib2",
         "iris-sample-data",
         "time",
-        reader=grib.read,
-        pair=grib.fields,
-        tolerance=1e-6,
+        reader=grib.read(),
+        pair=grib.same,
     ),
     sample(XARRAY, "example_1.nc", "xarray", "time", title="example_1.nc of xarray"),
     sample(XARRAY, "bears.nc", "xarray", "i"),
-    sample(
-        XARRAY, "example.grib", "xarray", "time", reader=grib.read, pair=grib.fields, tolerance=1e-6
-    ),
+    sample(XARRAY, "example.grib", "xarray", "time", reader=grib.read(), pair=grib.same),
     sample(SCIPY, "example_1.nc", "scipy", "time", title="example_1.nc of scipy"),
     sample(SCIPY, "example_2.nc", "scipy", "Temperature", options=order("Temperature")),
     sample(

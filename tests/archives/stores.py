@@ -241,6 +241,10 @@ CASES = (
         "format 3, keys of format 2",
         hierarchies(3, chunk_key_encoding={"name": "v2", "separator": "."}),
     ),
+    case(
+        "format 3, keys of format 2 in folders",
+        hierarchies(3, chunk_key_encoding={"name": "v2", "separator": "/"}),
+    ),
     case("format 3, packed, as xarray writes it", from_xarray(3), made_with="xarray"),
     case("format 3, arrays in a group", hierarchies(3, nested="model"), read_nested),
     case("format 3, one hierarchy", hierarchies(3, count=1)),

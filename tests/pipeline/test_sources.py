@@ -70,6 +70,25 @@ def test_a_pattern_that_matches_nothing_is_an_error(tree: Path) -> None:
         list_sources(tree / "*.grib")
 
 
+def test_folders_of_zarr_are_found_by_globs(tmp_path: Path) -> None:
+    for name in (
+        "1.zarr/zarr.json",
+        "1.zarr/t/c/0/0",
+        "b/2.zarr/.zgroup",
+        "b/x.nc",
+        "refs.parq/t/0",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"data")
+    assert names(list_sources(tmp_path / "*.zarr")) == ["1.zarr"]
+    assert names(list_sources(f"{tmp_path}/**/*.zarr/")) == ["1.zarr", "2.zarr"]
+    assert names(list_sources(tmp_path / "*.parq")) == ["refs.parq"]
+    [state] = list_sources(f"{tmp_path}/1.zarr/")
+    assert state == SourceState((tmp_path / "1.zarr").as_uri())
+    with pytest.raises(NotFoundError, match="no file matches"):
+        list_sources(tmp_path / "b" / "*.parquet")
+
+
 def test_names_with_unusual_signs_survive(tree: Path) -> None:
     [state] = list_sources(tree / "a b" / "*")
     assert Path("/" + SourceAccess().place(state.url).key) == tree / "a b" / "5%.nc"

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Protocol, cast, override
 
@@ -18,12 +18,12 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from icefloe.codecs import field_message, load_eccodes
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.transfer import ReadingStore
+from icefloe.pipeline.files.fits import fits_names
 from icefloe.pipeline.files.geotiff import stack_of
-from icefloe.pipeline.files.grib import load_eccodes
 from icefloe.pipeline.files.options import Format
-from icefloe.pipeline.files.parsing import fits_names
 from icefloe.pipeline.files.sources import SourceObject
 from icefloe.pipeline.files.tiff import DATA
 from icefloe.records import Record, field
@@ -167,8 +167,6 @@ class Axis(Record):
     """The values of a coordinate over a region."""
 
     values: NDArray[Any]
-    kind: str = ""
-    """The attribute `axis`: T, Z, Y or X."""
 
 
 class ChunkPlace(Record):
@@ -177,9 +175,11 @@ class ChunkPlace(Record):
     offset: int | None = None
     """Where it begins in the file; None for one that is not in it."""
     axes: Mapping[str, Axis] = field(default_factory=dict)
-    """By dimension."""
+    """By name of a dimension, or of a coordinate with a single value."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Of the array."""
+    field: int = 0
+    """The number of a field in a message of GRIB."""
 
 
 class Expected(Record):
@@ -329,19 +329,24 @@ def _netcdf3(source: Source) -> Iterator[Reader]:
 
 class _Fits(Record):
     units: Mapping[str, Any]
+    scaled: Mapping[str, Any]
+    """The same units, whose values astropy decodes."""
     name: str = "astropy"
 
     def shape(self, path: str) -> tuple[int, ...]:
-        unit = self.units[path]
-        return tuple(unit.shape) if unit.is_image else (int(unit.header["NAXIS2"]),)
+        return tuple(self._unit(path).shape)
+
+    def _unit(self, path: str) -> Any:
+        if path not in self.units and path[-2:] in {"_x", "_y", "_z"}:
+            raise NotComparableError("it is computed from the header, not stored")
+        return self.units[path]
 
     def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
-        unit = self.units[path]
-        if not unit.is_image:
-            rows = unit.data[region[0]]
-            return Expected(
-                np.rec.fromarrays([rows[name] for name in rows.names], names=rows.names)
-            )
+        from astropy.io import fits
+
+        unit, scaled = self._unit(path), self.scaled[path]
+        if isinstance(unit, fits.CompImageHDU) or scaled.section.dtype.kind in "iu":
+            return Expected(np.asarray(scaled.section[region]))
         stored = np.asarray(unit.section[region])
         if "BSCALE" not in unit.header and "BZERO" not in unit.header:
             return Expected(stored)
@@ -366,7 +371,9 @@ def _fits(source: Source) -> Iterator[Reader]:
         source.file() as file,
         fits.open(file, memmap=False, do_not_scale_image_data=True) as units,
     ):
-        yield _Fits(dict(zip(fits_names(units), units, strict=True)))
+        names = fits_names(units)
+        with source.file() as again, fits.open(again, memmap=False) as scaled:
+            yield _Fits(dict(zip(names, units, strict=True)), dict(zip(names, scaled, strict=True)))
 
 
 # -- TIFF ------------------------------------------------------------------------------------
@@ -508,8 +515,9 @@ def _tiff(source: Source) -> Iterator[Reader]:
 class _Grib(Record):
     """Messages have no names: the one at the place of a chunk is read, and must be the right one.
 
-    Its parameter must be that of the array, and its valid time, its level and its grid those of the
-    coordinates of the dataset.
+    Its parameter must be that of the array, and its time, its step, its level and its grid those of
+    the coordinates of the dataset. Values come from gribberish, which shares no code with ecCodes,
+    where it knows the grid and the packing.
     """
 
     file: BinaryIO
@@ -522,9 +530,10 @@ class _Grib(Record):
     def read(self, path: str, region: Region, chunk: ChunkPlace) -> Expected:
         if chunk.offset is None:
             raise NotComparableError("it is computed from the headers of messages, not stored")
-        handle = self.library.codes_new_from_message(self._message(chunk.offset))
+        message = field_message(self._message(chunk.offset), chunk.field)
+        handle = self.library.codes_new_from_message(message)
         try:
-            return self._expected(handle, path.rpartition("/")[2], region, chunk)
+            return self._expected(handle, message, path.rpartition("/")[2], region, chunk)
         finally:
             self.library.codes_release(handle)
 
@@ -534,10 +543,14 @@ class _Grib(Record):
         if head[:4] != b"GRIB":
             raise OtherChunkError("a GRIB message", f"bytes that begin with {head[:4]!r}")
         size = int.from_bytes(head[8:16]) if head[7] == 2 else int.from_bytes(head[4:7])
+        if head[7] == 1 and size & 0x800000:
+            raise NotComparableError("it is in a message of more than 8 MB of GRIB 1")
         self.file.seek(offset)
         return self.file.read(size)
 
-    def _expected(self, handle: Any, name: str, region: Region, chunk: ChunkPlace) -> Expected:
+    def _expected(
+        self, handle: Any, message: bytes, name: str, region: Region, chunk: ChunkPlace
+    ) -> Expected:
         shape = [part.stop - part.start for part in region]
         if name in {"latitude", "longitude"}:
             points = self.library.codes_get_array(handle, f"{name}s")
@@ -545,10 +558,22 @@ class _Grib(Record):
             return Expected(_shaped(points, shape), _MICRODEGREES, period)
         self._compare_parameter(handle, chunk.attributes)
         self._compare_axes(handle, chunk.axes)
+        values = self._values(handle, message)
+        return Expected(_shaped(values, shape), self._tolerance(handle, _largest(values)))
+
+    def _values(self, handle: Any, message: bytes) -> NDArray[np.float64]:
+        packing, grid = self._get(handle, "packingType"), self._get(handle, "gridType")
+        is_known = packing in _GRIBBERISH and grid == "regular_ll"
+        if is_known and self._get(handle, "edition") == 2 and not self._get(handle, "NV"):
+            with suppress(ImportError):
+                import gribberish
+
+                decoded = gribberish.parse_grib_array(message, 0)
+                return np.asarray(decoded, np.float64).ravel()
         values = np.asarray(self.library.codes_get_values(handle), np.float64)
         if self._get(handle, "bitmapPresent"):
             values = np.where(values == self._get(handle, "missingValue"), np.nan, values)
-        return Expected(_shaped(values, shape), self._tolerance(handle, _largest(values)))
+        return values
 
     def _tolerance(self, handle: Any, largest: float) -> float:
         """Return a hundredth of the step between packed values: decoders may round otherwise."""
@@ -559,48 +584,64 @@ class _Grib(Record):
         return max(float(2.0**binary * 10.0**-decimal) / 100, _ROUNDING * largest)
 
     def _compare_parameter(self, handle: Any, attributes: Mapping[str, Any]) -> None:
-        for key in ("discipline", "parameterCategory", "parameterNumber"):
-            actual, recorded = self._get(handle, key), attributes.get(key)
+        for key in ("shortName", "paramId", "typeOfLevel", "stepType", "gridType"):
+            actual, recorded = self._get(handle, key), attributes.get(f"GRIB_{key}")
             if None not in {actual, recorded} and actual != recorded:
                 raise OtherChunkError(f"a message with {key} {actual}", f"{key} {recorded}")
 
     def _compare_axes(self, handle: Any, axes: Mapping[str, Axis]) -> None:
         for name, axis in axes.items():
-            for expected in self._along(handle, name, axis):
-                recorded = np.asarray(axis.values, np.float64).ravel()
-                same = recorded.shape == expected.shape and np.allclose(
-                    recorded, expected, rtol=1e-9, atol=_MICRODEGREES
-                )
-                if not same:
-                    raise OtherChunkError(
-                        f"a message with {name} {_brief(expected)}", f"{name} {_brief(recorded)}"
-                    )
-
-    def _along(self, handle: Any, name: str, axis: Axis) -> Iterator[NDArray[np.float64]]:
-        """Yield what a GRIB message states about a coordinate, where it is unambiguous."""
-        if axis.kind == "T" and self._get(handle, "stepType") == "instant":
-            day, time = self._get(handle, "validityDate"), self._get(handle, "validityTime")
-            moment = datetime(
-                day // 10000, day // 100 % 100, day % 100, time // 100, time % 100, tzinfo=UTC
+            expected = self._along(handle, name, axis)
+            recorded = np.asarray(axis.values, np.float64).ravel()
+            if expected is None:
+                continue
+            same = recorded.shape == expected.shape and np.allclose(
+                recorded, expected, rtol=1e-9, atol=_MICRODEGREES
             )
-            yield np.array([moment.timestamp()])
-        elif axis.kind == "Z" and self._get(handle, "scaledValueOfFirstFixedSurface") is not None:
-            scaled = self._get(handle, "scaledValueOfFirstFixedSurface")
-            factor = self._get(handle, "scaleFactorOfFirstFixedSurface") or 0
-            yield np.array([scaled * 10.0**-factor])
-        elif name in {"latitude", "longitude"} and self._is_regular(handle):
-            grid = (self._get(handle, "Nj"), self._get(handle, "Ni"))
-            points = self.library.codes_get_array(handle, f"{name}s").reshape(grid)
-            along = points[:, 0] if name == "latitude" else points[0]
-            if name == "longitude":
-                turns = np.round((along - np.asarray(axis.values, np.float64).ravel()) / 360)
-                along = along - 360 * turns
-            yield along
+            if not same:
+                raise OtherChunkError(
+                    f"a message with {name} {_brief(expected)}", f"{name} {_brief(recorded)}"
+                )
 
-    def _is_regular(self, handle: Any) -> bool:
-        plain = ("jPointsAreConsecutive", "alternativeRowScanning")
-        is_regular: bool = self._get(handle, "gridType") == "regular_ll"
-        return is_regular and not any(self._get(handle, key) for key in plain)
+    def _along(self, handle: Any, name: str, axis: Axis) -> NDArray[np.float64] | None:
+        """Return what a GRIB message states about a coordinate; None if it states nothing."""
+        match name:
+            case "time":
+                return self._moment(handle, "dataDate", "dataTime")
+            case "valid_time":
+                return self._moment(handle, "validityDate", "validityTime")
+            case "step":
+                first = self._moment(handle, "dataDate", "dataTime")
+                valid = self._moment(handle, "validityDate", "validityTime")
+                return (valid - first) / 3600
+            case "number":
+                number = self._get(handle, "perturbationNumber")
+                return None if number is None else np.array([float(number)])
+            case "latitude" | "longitude":
+                return self._degrees(handle, name, axis)
+            case level if level == self._get(handle, "typeOfLevel"):
+                return np.array([self.library.codes_get_double(handle, "level")])
+            case _:
+                return None
+
+    def _moment(self, handle: Any, day_key: str, time_key: str) -> NDArray[np.float64]:
+        day, time = self._get(handle, day_key), self._get(handle, time_key)
+        moment = datetime(
+            day // 10000, day // 100 % 100, day % 100, time // 100, time % 100, tzinfo=UTC
+        )
+        return np.array([moment.timestamp()])
+
+    def _degrees(self, handle: Any, name: str, axis: Axis) -> NDArray[np.float64] | None:
+        if self._get(handle, "gridType") not in {"regular_ll", "regular_gg"}:
+            return None
+        grid = (self._get(handle, "Nj"), self._get(handle, "Ni"))
+        points = self.library.codes_get_array(handle, f"{name}s").reshape(grid)
+        along = points[:, 0] if name == "latitude" else points[0]
+        if name == "longitude":
+            turns = np.round((along - np.asarray(axis.values, np.float64).ravel()) / 360)
+            along = along - 360 * turns
+        degrees: NDArray[np.float64] = along
+        return degrees
 
     def _get(self, handle: Any, key: str) -> Any:
         try:
@@ -610,6 +651,18 @@ class _Grib(Record):
         except self.library.KeyValueNotFoundError:
             return None
 
+
+_GRIBBERISH: Final = frozenset(
+    {
+        "grid_simple",
+        "grid_ccsds",
+        "grid_jpeg",
+        "grid_png",
+        "grid_complex",
+        "grid_complex_spatial_differencing",
+    }
+)
+"""Packings that gribberish decodes, too."""
 
 _MICRODEGREES: Final = 2e-6
 """Grids of GRIB are given to a millionth of a degree."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     ErrorKind,
+    FormatError,
     IcefloeError,
     InvalidInputError,
     ObjectNotFoundError,
@@ -583,7 +584,9 @@ class _FileCheck(MutableRecord):
         lengths = tuple(span.stop - span.start for span in part.region)
         got = self._decoded(array, part, lengths)
         offset = None if part.location is None else part.start
-        chunk_place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
+        attributes = array.metadata["attributes"]
+        number = array.metadata["codecs"][0].get("configuration", {}).get("field", 0)
+        chunk_place = ChunkPlace(offset, self._axes(array, part), attributes, number)
         try:
             expected = asked.read(self._name(path), part.region[added:], chunk_place)
         except OtherChunkError as error:
@@ -623,7 +626,7 @@ class _FileCheck(MutableRecord):
                 [data] = self.access.place(part.location).read([(part.start, part.end)])
             decoded = decode_chunk(array.metadata, part.shape, data)
             return np.asarray(decoded[tuple(slice(0, length) for length in lengths)])
-        except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
+        except (FormatError, InvalidInputError, ObjectNotFoundError) as error:  # or other bytes
             return f"an error: {_shown(error)}"
         except IcefloeError:
             raise
@@ -635,11 +638,13 @@ class _FileCheck(MutableRecord):
         if self.kind is not Format.GRIB:
             return {}
         group, _, _ = array.path.rpartition("/")
+        spans = dict(zip(array.metadata["dimension_names"], part.region, strict=True))
+        pointed = str(array.metadata["attributes"].get("coordinates", "")).split()
         axes = {}
-        for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
+        for name in (*spans, *pointed):
             path = joined_path(group, name)
             target = next((other for other in self.plan.arrays if other.path == path), None)
-            if target is None or len(target.metadata["shape"]) != 1:
+            if target is None or len(target.metadata["shape"]) != int(name in spans):
                 continue
             if path in self.file.facts.values:
                 values = self.file.facts.values[path].values
@@ -647,9 +652,8 @@ class _FileCheck(MutableRecord):
                 values = read_values(target.metadata, self.references[path], self.access)
             else:
                 continue
-            kind = str(target.metadata["attributes"].get("axis", ""))
             if (name_in_file := self._name(str(name))) != NOT_IN_FILE:
-                axes[name_in_file] = Axis(values[span], kind)
+                axes[name_in_file] = Axis(values[spans[name]] if name in spans else values)
         return axes
 
     # -- parts -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.codecs import TIFF_SEGMENT
+from icefloe.codecs import FITS_IMAGE, GRIB_FIELD, TIFF_SEGMENT
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.columns import BytesColumn
 from icefloe.format.paths import joined_path, node_name
@@ -43,15 +43,16 @@ POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "anci
 _EXPANDABLE: Final = frozenset(
     {
         "bytes",
-        "gribberish",
         "numcodecs.fixedscaleoffset",
+        FITS_IMAGE,
+        GRIB_FIELD,
         TIFF_SEGMENT,
         "vlen-utf8",
     }
 )
 """Codecs of arrays that do not care how many dimensions there are; so do all compressors."""
 
-_TO_BYTES: Final = frozenset({"bytes", "gribberish", "vlen-utf8", TIFF_SEGMENT})
+_TO_BYTES: Final = frozenset({"bytes", "vlen-utf8", FITS_IMAGE, GRIB_FIELD, TIFF_SEGMENT})
 
 _UNKNOWN_BYTES: Final = 64  # taken for the size of a value of variable length
 
@@ -99,6 +100,8 @@ class FileContent(Record):
     """What was left out or settled without asking."""
     unreferenced: Mapping[str, str] = field(default_factory=dict)
     """By array that only the library of the format can read, why its chunks are not enough."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By path, of coordinates that all files must share, and whose values are not stored."""
 
 
 def computed_array(values: Any, names: tuple[str, ...], attributes: Mapping[str, Any]) -> RawArray:
@@ -144,10 +147,12 @@ def describe(
     options: ParseOptions,
     access: SourceAccess,
     names: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> ParsedFile:
     """Work out what all arrays of a file are, and read the values of its coordinates.
 
-    `names` are those of arrays that have other names in the file.
+    `names` are those of arrays that have other names in the file. `digests` are those of
+    coordinates whose values need not be read, by path in the file.
     """
     helpers = find_helpers(arrays, group_attributes)
     present = {name for array in arrays.values() for name in array.dimensions}
@@ -186,7 +191,10 @@ def describe(
         lengths=lengths,
         chunks=chunks,
         values=values,
-        digests={path: _digest(values) for path, values in shared_values.items()},
+        digests={
+            **_known_digests(arrays, names or {}, digests or {}),
+            **{path: _digest(values) for path, values in shared_values.items()},
+        },
         shared_values={path: LoadedValues(values) for path, values in shared_values.items()},
         references=sum(len(array.references) for array in arrays.values()),
         inlined_bytes=sum(len(array.references.inlined.data) for array in arrays.values()),
@@ -198,6 +206,13 @@ def describe(
         {path: array.references for path, array in arrays.items()},
         {path: array.metadata for path, array in arrays.items()},
     )
+
+
+def _known_digests(
+    arrays: Mapping[str, RawArray], names: Mapping[str, str], digests: Mapping[str, str]
+) -> dict[str, str]:
+    in_file = {path: names.get(path, path) for path in arrays}
+    return {path: digests[name] for path, name in in_file.items() if name in digests}
 
 
 def find_helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:

@@ -9,7 +9,7 @@ another format, damaged, uses something unsupported, or changed while it was rea
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -50,6 +50,7 @@ from icefloe.pipeline.files.sources import (
     look_at,
     registry_for,
 )
+from icefloe.pipeline.files.zarr_keys import with_keys_of_format_2
 from icefloe.records import replace
 from icefloe.storage.storage import as_storage_error
 
@@ -119,12 +120,12 @@ def _parse_once(
 ) -> ParsedFile:
     kind, head, before = _look(url, options, access, listed)
     try:
-        parser, content = _content(url, kind, options, registry_for(access), before)
+        parser, content = _content(url, kind, options, access, before)
         _check_ends(url, content.arrays, before)
         found = with_fill_values(url, kind, content.arrays, options.group, access)
         groups = content.attributes
         arrays, attributes, names = edited(url, found, groups, options, access)
-        parsed = describe(before, kind, arrays, attributes, options, access, names)
+        parsed = describe(before, kind, arrays, attributes, options, access, names, content.digests)
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
     _check_unchanged(url, kind, access, before)
@@ -255,16 +256,47 @@ _GENERAL: Final = "virtualizarr"
 
 
 def _content(
-    url: str, kind: Format, options: ParseOptions, registry: Registry, state: SourceState
+    url: str, kind: Format, options: ParseOptions, access: SourceAccess, state: SourceState
 ) -> tuple[str, FileContent]:
     """Return the name of the parser, and what it found."""
+    registry = registry_for(access)
     if kind is Format.HDF5:
-        return _hdf5_content(url, options, registry)
+        parser, content = _hdf5_content(url, options, registry)
+        _refuse_compounds(url, content.arrays)
+        return parser, content
     if kind is Format.TIFF:
         return _OWN, _tiff_content(url, options, registry, state)
+    if kind is Format.GRIB:
+        return _OWN, _grib_content(url, options, access, state)
     if kind is Format.FITS:
-        _refuse_fits_tables(url, options, registry)
-    return _GENERAL, _parsed(url, _PARSERS[kind](options), options, registry)
+        return _OWN, _fits_content(url, options, registry)
+    content = _parsed(url, _PARSERS[kind](options), options, registry)
+    if kind is Format.ZARR:
+        arrays = with_keys_of_format_2(url, content.arrays, options.group, access)
+        content = replace(content, arrays=arrays)
+    return _GENERAL, content
+
+
+def _refuse_compounds(url: str, arrays: Mapping[str, RawArray]) -> None:
+    """Refuse arrays of compound types, whose members may lie anywhere in an element."""
+    compound = [
+        path for path, array in arrays.items() if _name_of(array.metadata["data_type"]) in _RECORDS
+    ]
+    if compound:
+        listed = ", ".join(map(repr, compound))
+        raise SourceError(
+            f"{listed} in {url} has a compound type, of which no array of Zarr can be made: leave"
+            f" it out (drop={tuple(compound)!r})",
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
+
+
+_RECORDS: Final = frozenset({"struct", "structured"})
+
+
+def _name_of(data_type: Any) -> Any:
+    return data_type.get("name") if isinstance(data_type, Mapping) else data_type
 
 
 def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> FileContent:
@@ -335,41 +367,22 @@ def _tiff_content(
     return read_tiff(reader, state.size, url, options)
 
 
-def _refuse_fits_tables(url: str, options: ParseOptions, registry: Registry) -> None:
-    """Refuse images and tables of a FITS file whose values cannot be referred to.
+def _grib_content(
+    url: str, options: ParseOptions, access: SourceAccess, state: SourceState
+) -> FileContent:
+    from icefloe.pipeline.files.grib_cubes import read_grib
 
-    The parser takes the compressed tiles of an image for its pixels.
-    """
-    from astropy.io import fits
-
-    with fits.open(BlockStoreReader(*registry.resolve(url)), memmap=False) as units:
-        for name, unit in zip(fits_names(units), units, strict=True):
-            if name in options.drop:
-                continue
-            if isinstance(unit, fits.CompImageHDU):
-                raise SourceError(
-                    f"the image {name!r} in {url} is tile-compressed ({unit.compression_type}),"
-                    " and single tiles cannot be read as chunks: unpack the file (funpack),"
-                    f" or leave the image out (drop=({name!r},))",
-                    ErrorKind.SOURCE_UNSUPPORTED,
-                    url=url,
-                )
-            if isinstance(unit, fits.BinTableHDU):
-                raise SourceError(
-                    f"{name!r} in {url} is a binary table, whose columns are not arrays of chunks:"
-                    f" leave it out (drop=({name!r},))",
-                    ErrorKind.SOURCE_UNSUPPORTED,
-                    url=url,
-                )
+    assert state.size is not None
+    return read_grib(url, state.size, options, access)
 
 
-def fits_names(units: Iterable[Any]) -> list[str]:
-    """Name the units of a FITS file as the parser does: all names differ."""
-    names: list[str] = []
-    for number, unit in enumerate(units):
-        name = unit.name or str(number)
-        names.append(f"{name}_{number}" if name in names else name)
-    return names
+def _fits_content(url: str, options: ParseOptions, registry: Registry) -> FileContent:
+    from icefloe.pipeline.files.fits import read_fits
+
+    if (path := registry.local_path(url)) is not None:
+        with open(path, "rb") as file:  # noqa: PTH123 - a path of any kind
+            return read_fits(file, url, options)
+    return read_fits(BlockStoreReader(*registry.resolve(url)), url, options)
 
 
 def _library() -> Any:
@@ -387,17 +400,8 @@ def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
     return parser
 
 
-def _grib(options: ParseOptions) -> _Parser:
-    from gribberish.virtualizarr import GribberishParser
-
-    parser: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
-    return parser
-
-
 _PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
     Format.NETCDF3: _skipping("NetCDF3Parser"),
-    Format.GRIB: _grib,
-    Format.FITS: _skipping("FITSParser"),
     Format.ZARR: _skipping("ZarrParser"),
     Format.KERCHUNK_JSON: _skipping("KerchunkJSONParser"),
     Format.KERCHUNK_PARQUET: _skipping("KerchunkParquetParser"),

@@ -221,6 +221,8 @@ type Sources = "Pattern | Iterable[Pattern | SourceState] | pa.Table | TableSour
 """Globs, URLs, files that were listed, or a table (of Arrow or Spark) with the column `url`."""
 
 _MAGIC: Final = re.compile(r"[*?\[{]")
+_DIRECTORY: Final = re.compile(r"\.(zarr|parq|parquet)/?$", re.IGNORECASE)
+"""The end of a pattern of datasets that are folders."""
 _GLOB_TOKEN: Final = re.compile(r"\*\*/?|\[.[^\]]*\]|.", re.DOTALL)
 """Any number of folders, a set of letters, or one letter."""
 
@@ -232,9 +234,10 @@ def list_sources(
 
     A pattern is a path or URL. With `*`, `?`, `[...]`, `{a,b}` or `**` (any number of
     directories) it is matched against the storage's listing; ending in `/` it stands for all
-    files below; anything else is taken as a file's own name, without a request. A pattern that
-    matches nothing is an error, since the job would silently do less than was asked for. A file
-    that was listed before stands for itself.
+    files below. Names that end in `.zarr`, `.parq` or `.parquet` are those of folders, each of
+    which is one dataset. Anything else is taken as a file's own name, without a request. A pattern
+    that matches nothing is an error, since the job would silently do less than was asked for. A
+    file that was listed before stands for itself.
 
     >>> list_sources("s3://bucket/a.nc")
     [SourceState(url='s3://bucket/a.nc', size=None, etag=None, modified=None)]
@@ -289,11 +292,40 @@ def _matches(pattern: Pattern | SourceState, access: SourceAccess) -> list[Sourc
     if isinstance(pattern, SourceState):
         return [pattern]
     url = as_url(pattern)
+    is_directory = _DIRECTORY.search(url) is not None
+    if is_directory:
+        url = url.rstrip("/")
     if not _MAGIC.search(url) and not url.endswith("/"):
         return [SourceState(url)]
     folder = access.place(_fixed_part(url))
     glob = None if url.endswith("/") else compile_glob(unquote(url[len(folder.root) :]))
-    matches = [
+    if glob is not None and is_directory:
+        matches = _matching_folders(folder, glob)
+    else:
+        matches = _matching_files(folder, glob)
+    if not matches:
+        raise NotFoundError(
+            f"no file matches {url!r}: is the path right, and may it be listed?",
+            ErrorKind.OBJECT_NOT_FOUND,
+            pattern=url,
+        )
+    return sorted(matches, key=lambda state: state.url)
+
+
+def _matching_folders(folder: SourceObject, glob: re.Pattern[str]) -> list[SourceState]:
+    """Find datasets that are folders of objects, such as hierarchies of Zarr."""
+    below = re.compile(f"({glob.pattern})/.+", re.DOTALL)
+    keys = {
+        match[1]
+        for batch in iterate_blocking(folder.backend.list(folder.key))
+        for info in batch
+        if (match := below.fullmatch(info.key)) is not None
+    }
+    return [SourceState(folder.url_of(key)) for key in keys]
+
+
+def _matching_files(folder: SourceObject, glob: re.Pattern[str] | None) -> list[SourceState]:
+    return [
         SourceState(
             folder.url_of(info.key),
             info.size_bytes,
@@ -304,13 +336,6 @@ def _matches(pattern: Pattern | SourceState, access: SourceAccess) -> list[Sourc
         for info in batch
         if glob is None or glob.fullmatch(info.key)
     ]
-    if not matches:
-        raise NotFoundError(
-            f"no file matches {url!r}: is the path right, and may it be listed?",
-            ErrorKind.OBJECT_NOT_FOUND,
-            pattern=url,
-        )
-    return sorted(matches, key=lambda state: state.url)
 
 
 def folder_of(url: str) -> str:
