@@ -19,8 +19,8 @@ from icefloe.pipeline.copying import joined
 from icefloe.pipeline.copying.joined import InFile
 from icefloe.pipeline.copying.pieces import Pieces, packed_starts
 from icefloe.pipeline.files.decoding import Decoding, missing_marker
-from icefloe.pipeline.files.facts import Single
-from icefloe.pipeline.files.sources import SourceAccess, SourceState
+from icefloe.pipeline.files.facts import Single, SourceState
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.running.jobs import copy_sources
 from tests.pipeline.repositories import repository_for
 
