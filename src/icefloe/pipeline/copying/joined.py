@@ -387,13 +387,13 @@ _MOST_OPEN: Final = 32
 class _InOpenFile:
     """An array of a file, which is opened when it is read, and stays open for a while."""
 
-    def __init__(self, place: InFile, access: SourceAccess) -> None:
-        self._place, self._access = place, access
+    def __init__(self, source: InFile, access: SourceAccess) -> None:
+        self._source, self._access = source, access
 
     def __getitem__(self, box: Box, /) -> NDArray[Any]:
         """Read a box; dimensions that the file does not have have one step."""
-        file = _opened(self._place.state, self._access)
-        dataset = file[self._place.name]
+        file = _opened(self._source.state, self._access)
+        dataset = file[self._source.name]
         values = read_part(dataset, box[len(box) - dataset.ndim :])
         return values.reshape(_lengths(box))
 

@@ -21,13 +21,13 @@ DECODED_ATTRIBUTES: Final = frozenset((*SCALE_ATTRIBUTES, *FILL_ATTRIBUTES, "_Un
 """Attributes that have no meaning for decoded numbers."""
 
 _EXACT_IN_SINGLE: Final = 2
-"""Integers of so many bytes fit into a float of four bytes."""
+"""Integers of up to this many bytes fit into a float of four bytes."""
 _PACKED_DOUBLE: Final = 12
 """The length of eight bytes as base64."""
 
 
 class Decoding(Record):
-    """What one file does to the numbers of an array.
+    """The rule that unpacks the numbers of an array of one file.
 
     >>> packed = Decoding.of("int16", {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -1})
     >>> out = np.empty(3, packed.decoded)
