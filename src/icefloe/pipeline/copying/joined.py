@@ -239,7 +239,7 @@ class OpenArray:
             if decoding is None:
                 out[overlap.target] = self._stored(overlap)
             else:
-                decoding.into(self._stored(overlap), out[overlap.target])
+                decoding.into(self._stored(overlap), out[(*overlap.target, ...)])  # never a scalar
         return out
 
     def _stored(self, overlap: Overlap) -> NDArray[Any]:
@@ -416,12 +416,6 @@ def _opened(state: SourceState, access: SourceAccess) -> Any:
         _open_files[key] = open_hdf5(reader)
     _open_files.move_to_end(key)
     return _open_files[key]
-
-
-def close_files() -> None:
-    """Close the files that this process holds open."""
-    while _open_files:
-        _open_files.popitem()[1].close()
 
 
 def _require_same(state: SourceState, access: SourceAccess) -> None:

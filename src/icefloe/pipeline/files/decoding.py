@@ -66,7 +66,7 @@ class Decoding(Record):
 
     def into(self, values: NDArray[Any], out: NDArray[Any]) -> None:
         """Decode values into an array of the same shape, which may be of a wider type."""
-        stored = values.view(self.stored)
+        stored = values.astype(values.dtype.newbyteorder("="), copy=False).view(self.stored)
         kind = np.dtype(self.decoded)
         scale, offset = (
             None if number is None else kind.type(number) for number in (self.scale, self.offset)
