@@ -159,11 +159,11 @@ def test_a_command_names_the_option_that_lets_packed_files_fit(tmp_path: Path) -
         values[number] = temperature
     cube = str(tmp_path / "cube")
     how = [f"{tmp_path}/*.nc", "--concat", "time", "--repo", cube]
-    refused = run("ingest", "virtual", *how, code=1)
+    refused = run("ingest", "virtual", *how, code=4)
     shown = words(refused.stdout + refused.stderr)
     assert "(`icefloe ingest native` with --decode), with gaps" in shown
     assert "(--fill-missing)" in shown
-    refused = run("ingest", "native", *how, "--decode", code=1)
+    refused = run("ingest", "native", *how, "--decode", code=4)
     assert "(--fill-missing)" in words(refused.stdout + refused.stderr)
     run("ingest", "native", *how, "--decode", "--fill-missing")
     repository = icefloe.Repository.open(icefloe.local_filesystem_storage(cube))
