@@ -239,7 +239,8 @@ class OpenArray:
             if decoding is None:
                 out[overlap.target] = self._stored(overlap)
             else:
-                decoding.into(self._stored(overlap), out[(*overlap.target, ...)])  # never a scalar
+                view: Any = (*overlap.target, ...)  # of a scalar, too
+                decoding.into(self._stored(overlap), out[view])
         return out
 
     def _stored(self, overlap: Overlap) -> NDArray[Any]:
