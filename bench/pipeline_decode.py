@@ -1,8 +1,9 @@
 """A packed archive, unpacked into a repository, against zarr in one process for each core.
 
-Files are packed differently, as a climate data store gives them. The peer is told everything: which
-regions there are, how each file is packed. It reads with h5py, unpacks with NumPy, and writes plain
-Zarr. We find that out, compare values with another reader, and commit. Both start their processes.
+Files are packed differently, as a climate data store gives them. The peer knows everything before:
+which regions there are, how each file is packed. It reads with h5py, unpacks with NumPy, and writes
+plain Zarr. We find that out, compare values with another reader, and commit. Both start their
+processes.
 """
 
 import json

@@ -15,12 +15,11 @@ from numpy.testing import assert_array_equal
 import icefloe
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.pipeline import CombineOptions, CopyOptions, LocalEngine, MisfitsError, ParseOptions
-from icefloe.pipeline.copying import joined
 from icefloe.pipeline.copying.joined import InFile
 from icefloe.pipeline.copying.pieces import Pieces, packed_starts
 from icefloe.pipeline.files.decoding import Decoding, missing_marker
-from icefloe.pipeline.files.facts import Single
-from icefloe.pipeline.files.sources import SourceAccess, SourceState
+from icefloe.pipeline.files.facts import Single, SourceState
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.running.jobs import copy_sources
 from tests.pipeline.repositories import repository_for
 
@@ -213,7 +212,6 @@ def test_values_of_both_sources_are_joined(tmp_path: Path, processes: int) -> No
     assert_array_equal(found.t.values, np.concatenate(parts))
     assert_array_equal(found.time.values, np.arange(19))
     assert report.scan.used == 4
-    joined.close_files()
 
 
 def test_memory_counts_what_is_read_before_it_is_unpacked(tmp_path: Path) -> None:
@@ -226,6 +224,23 @@ def test_memory_counts_what_is_read_before_it_is_unpacked(tmp_path: Path) -> Non
     kind = xarray.open_zarr(session.store, consolidated=False, decode_cf=False).t
     assert kind.dtype == np.float64
     assert "scale_factor" not in kind.attrs
+
+
+def test_packed_numbers_in_any_order_of_bytes_and_without_dimensions(tmp_path: Path) -> None:
+    values = write(tmp_path / "0.h5", 0, 3)
+    with h5py.File(tmp_path / "0.h5", "a") as file:
+        file.create_dataset("height", data=np.int16(7))
+        packed = file.create_dataset(
+            "u", data=values.astype(">i2"), chunks=(2, 6), compression="lzf"
+        )
+        packed.dims[0].attach_scale(file["time"])
+        packed.dims[1].attach_scale(file["x"])
+        for name in ("height", "u"):
+            file[name].attrs["scale_factor"] = 0.5
+    _, session = copied(tmp_path, 0, copy={"decode": True})
+    found = xarray.open_zarr(session.store, consolidated=False)
+    assert_array_equal(found.u.values, values * 0.5)
+    assert found.height.item() == 3.5
 
 
 def test_a_file_that_changed_since_it_was_parsed_is_not_read(tmp_path: Path) -> None:

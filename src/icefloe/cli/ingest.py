@@ -528,8 +528,6 @@ def show_misfits(report: Report) -> None:
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         echo(f"... and {len(rows) - _MOST_ROWS} more")
-    if report.remedy:
-        echo(f"{report.remedy}.")
 
 
 def show_notes(report: Report) -> None:

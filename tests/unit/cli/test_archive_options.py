@@ -140,3 +140,34 @@ def test_files_without_any_step_are_told_of_their_names(tmp_path: Path) -> None:
         failed = words(run(*command, *arguments, code=5).stderr)
         assert "--from-name '*_%Y%m%d.nc'" in failed
         assert "--in-order" in failed
+
+
+def test_a_command_names_the_option_that_lets_packed_files_fit(tmp_path: Path) -> None:
+    """References, then a copy, then `--decode`, then `--fill-missing`: each message leads on."""
+    values = {}
+    for number in range(2):
+        temperature = np.array([[10.0, 10.5], [np.nan, 12.0]]) + 40 * number
+        data = xr.Dataset(
+            {"t2m": (("time", "x"), temperature)}, {"time": [2 * number, 2 * number + 1]}
+        )
+        if number:
+            data["rain"] = (("time", "x"), np.array([[1, 2], [3, 4]], "i2"))
+        packed = {
+            "dtype": "i2", "scale_factor": 0.5 / (number + 1), "add_offset": 9.0, "_FillValue": -9
+        }  # fmt: skip
+        data.to_netcdf(tmp_path / f"{number}.nc", engine="h5netcdf", encoding={"t2m": packed})
+        values[number] = temperature
+    cube = str(tmp_path / "cube")
+    how = [f"{tmp_path}/*.nc", "--concat", "time", "--repo", cube]
+    refused = run("ingest", "virtual", *how, code=4)
+    shown = words(refused.stdout + refused.stderr)
+    assert "(`icefloe ingest native` with --decode), with gaps" in shown
+    assert "(--fill-missing)" in shown
+    refused = run("ingest", "native", *how, "--decode", code=4)
+    assert "(--fill-missing)" in words(refused.stdout + refused.stderr)
+    run("ingest", "native", *how, "--decode", "--fill-missing")
+    repository = icefloe.Repository.open(icefloe.local_filesystem_storage(cube))
+    dataset = xr.open_zarr(repository.readonly_session("main").store, consolidated=False)
+    np.testing.assert_array_equal(dataset.t2m, np.concatenate([values[0], values[1]]))
+    np.testing.assert_array_equal(dataset.rain[2:], [[1, 2], [3, 4]])
+    assert np.isnan(dataset.rain[:2]).all()

@@ -649,7 +649,7 @@ def _family_size(families: Families, placed: PlacedFiles, family: int) -> int:
 
 
 def _fillable(schema: ArraySchema, fill: Any, stored_type: Any, *, lacks: bool) -> ArraySchema:
-    """Return a schema with the fill value of what is written anew.
+    """Return a schema with the fill value of a copy.
 
     It is that of the files if their type stays and none of them lacks the array; else it stands
     for missing values. Numbers that cannot be missing become those that can.

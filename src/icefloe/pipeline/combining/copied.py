@@ -1,7 +1,7 @@
-"""What files have to have in common if their values are copied.
+"""The rules for files whose values are copied.
 
-References keep the bytes of files, so everything about these bytes must agree. A copy is written
-anew: compression, chunks and the order of bytes may differ. Decoded values may also be packed
+References keep the bytes of files, so everything about these bytes must agree. A copy has its own
+bytes: compression, chunks and the order of bytes may differ. Decoded values may also be packed
 differently, and be of several types of numbers.
 """
 

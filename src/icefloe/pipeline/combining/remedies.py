@@ -1,4 +1,4 @@
-"""What would let files fit that do not: found by combining them again, so that advice is true."""
+"""Advice for files that do not fit, which is true: they are combined again as it says."""
 
 from collections.abc import Iterator, Sequence
 

@@ -239,7 +239,8 @@ class OpenArray:
             if decoding is None:
                 out[overlap.target] = self._stored(overlap)
             else:
-                decoding.into(self._stored(overlap), out[overlap.target])
+                view: Any = (*overlap.target, ...)  # of a scalar, too
+                decoding.into(self._stored(overlap), out[view])
         return out
 
     def _stored(self, overlap: Overlap) -> NDArray[Any]:
@@ -387,13 +388,13 @@ _MOST_OPEN: Final = 32
 class _InOpenFile:
     """An array of a file, which is opened when it is read, and stays open for a while."""
 
-    def __init__(self, place: InFile, access: SourceAccess) -> None:
-        self._place, self._access = place, access
+    def __init__(self, source: InFile, access: SourceAccess) -> None:
+        self._source, self._access = source, access
 
     def __getitem__(self, box: Box, /) -> NDArray[Any]:
         """Read a box; dimensions that the file does not have have one step."""
-        file = _opened(self._place.state, self._access)
-        dataset = file[self._place.name]
+        file = _opened(self._source.state, self._access)
+        dataset = file[self._source.name]
         values = read_part(dataset, box[len(box) - dataset.ndim :])
         return values.reshape(_lengths(box))
 
@@ -416,12 +417,6 @@ def _opened(state: SourceState, access: SourceAccess) -> Any:
         _open_files[key] = open_hdf5(reader)
     _open_files.move_to_end(key)
     return _open_files[key]
-
-
-def close_files() -> None:
-    """Close the files that this process holds open."""
-    while _open_files:
-        _open_files.popitem()[1].close()
 
 
 def _require_same(state: SourceState, access: SourceAccess) -> None:

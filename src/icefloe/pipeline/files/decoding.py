@@ -21,13 +21,13 @@ DECODED_ATTRIBUTES: Final = frozenset((*SCALE_ATTRIBUTES, *FILL_ATTRIBUTES, "_Un
 """Attributes that have no meaning for decoded numbers."""
 
 _EXACT_IN_SINGLE: Final = 2
-"""Integers of so many bytes fit into a float of four bytes."""
+"""Integers of up to this many bytes fit into a float of four bytes."""
 _PACKED_DOUBLE: Final = 12
 """The length of eight bytes as base64."""
 
 
 class Decoding(Record):
-    """What one file does to the numbers of an array.
+    """The rule that unpacks the numbers of an array of one file.
 
     >>> packed = Decoding.of("int16", {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -1})
     >>> out = np.empty(3, packed.decoded)
@@ -66,7 +66,7 @@ class Decoding(Record):
 
     def into(self, values: NDArray[Any], out: NDArray[Any]) -> None:
         """Decode values into an array of the same shape, which may be of a wider type."""
-        stored = values.view(self.stored)
+        stored = values.astype(values.dtype.newbyteorder("="), copy=False).view(self.stored)
         kind = np.dtype(self.decoded)
         scale, offset = (
             None if number is None else kind.type(number) for number in (self.scale, self.offset)

@@ -13,6 +13,7 @@ from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
+from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.copying.copies import arrays_below, find_arrays
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import source_alone
@@ -103,6 +104,7 @@ def plan_copy(
     access: SourceAccess | None = None,
     memory_per_task: int = MEMORY_PER_TASK,
     packing: PackingOptions | bool = False,
+    decode: bool = False,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> CopyEstimate:
     """Estimate what `ingest` or `rechunk` would do with the same arguments on `cores` cores.
@@ -136,6 +138,7 @@ def plan_copy(
             parse=parse or ParseOptions(options.concat),
             access=reached,
             cores=cores,
+            rules=CopyRules(decode=decode),
         ).plan()
         group = arrays_below(zarr.open_group(session.store, mode="r"), how.layout)
         is_near = is_near and all(url.startswith("file:") for url in scan.sampled)
@@ -155,6 +158,8 @@ class _Estimate(Record, kw_only=True):
     cores: int
     most_references: int = REFERENCES_PER_COMMIT
     append: bool = False
+    rules: CopyRules | None = None
+    """Of values that are copied; None if files are referred to."""
 
     def plan(self) -> JobPlan:
         """Plan all commits."""
@@ -189,7 +194,7 @@ class _Estimate(Record, kw_only=True):
         facts = sampled.assumed(states)
         # Coordinates of files that nobody opened are not known: one behind the other is as good.
         in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")
-        combined = combine(facts, in_order, existing)
+        combined = combine(facts, in_order, existing, self.rules)
         chosen = {states[number].url for number in sampled.numbers}
         misfits = [misfit for misfit in combined.report.misfits if misfit.url in chosen]
         problems = tuple(f"{misfit.url}: {misfit.message}" for misfit in misfits)
@@ -213,7 +218,10 @@ class _Estimate(Record, kw_only=True):
         """Plan a commit."""
         state = self.session._session  # noqa: SLF001 - the same package
         arrays = plan_arrays(state, self.group, facts, wave, kept_paths=kept_paths)
-        counts = {array.path: _references(array, wave, sampled) for array in arrays}
+        is_copied = self.rules is not None
+        counts = {
+            array.path: _references(array, wave, sampled, is_copied=is_copied) for array in arrays
+        }
         parsed = sum(facts[number].references for number in wave.files)
         regions = sum(array.parts.most_regions for array in arrays)
         log_bytes = [counts[a.path] * log_bytes_of_chunk(len(a.grid)) for a in arrays]
@@ -228,18 +236,21 @@ class _Estimate(Record, kw_only=True):
         )
 
 
-def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:
+def _references(array: ArrayPlan, wave: Combined, sampled: Sampled, *, is_copied: bool) -> int:
     """Count what files like those of the sample add to an array."""
     giving = Counter(sampled.nearest(wave.files[row]) for row in wave.rows_of(array.target))
     return sum(
-        files * _added(array, wave, sampled.parsed[number]) for number, files in giving.items()
+        files * _added(array, wave, sampled.parsed[number], is_copied=is_copied)
+        for number, files in giving.items()
     )
 
 
-def _added(array: ArrayPlan, wave: Combined, parsed: ParsedFile) -> int:
+def _added(array: ArrayPlan, wave: Combined, parsed: ParsedFile, *, is_copied: bool) -> int:
     references = parsed.references.get(array.target.path)
     if references is None:
         return 0
+    if is_copied:  # they stay in the chunks of the files
+        return len(references) + len(references.inlined)
     first = PlacedFile(parsed.facts, 0, {name: int(rows[0]) for name, rows in wave.starts.items()})
     placed = first.references_in(array.target, references)
     return len(placed) + len(placed.inlined)
