@@ -218,3 +218,16 @@ def test_statistics_of_values_with_a_large_mean() -> None:
     assert figures.is_exact
     assert figures.mean == pytest.approx(values.mean(), rel=1e-12)
     assert figures.deviation == pytest.approx(values.std(), rel=1e-6)
+
+
+@pytest.mark.parametrize("path", ["/picture/rain", "/picture/t2m"])
+def test_labels_of_axes_are_round_numbers(cubes: TestClient, path: str) -> None:
+    header, _ = picture(cubes, path)  # its latitudes run downwards
+    for axis, expected in (
+        (header["axes"]["rows"], ["-60", "-30", "0", "30", "60"]),
+        (header["axes"]["columns"], ["-180", "-120", "-60", "0", "60", "120"]),
+    ):
+        assert [label for _, label in axis["labels"]] == expected
+        steps = axis["start"] + axis["stride"] * np.arange(len(axis["values"]))
+        for place, label in axis["labels"]:
+            assert np.interp(place, steps, axis["values"]) == pytest.approx(float(label))
