@@ -264,7 +264,8 @@ def saved_storage(name: str) -> Storage:
         raise _unknown_name(name, read_names(names_path()))
     if is_service_url(saved.url):
         raise InvalidInputError(
-            f"{name!r} is a repository of a service: open it with icefloe.Client(...).get_repo(...)",
+            f"{name!r} is a repository of a service: open it with"
+            " icefloe.Client(...).get_repo(...)",
             ErrorKind.NOT_ALLOWED,
         )
     saved.choose_profile()
