@@ -55,11 +55,13 @@ def run_cells(notebook: Mapping[str, Any]) -> Iterator[tuple[int, list[dict[str,
 def _outputs(source: str, name: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     """Run a cell; return what it prints, and its last expression as notebooks show it."""
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     printed, result = io.StringIO(), None
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, name, "exec"), names)  # noqa: S102 - its purpose
-        if last is not None:
+        if isinstance(last, ast.Expr):
             result = eval(compile(ast.Expression(last.value), name, "eval"), names)  # noqa: S307
     outputs: list[dict[str, Any]] = []
     if text := tidy(printed.getvalue()):

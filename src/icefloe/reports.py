@@ -133,7 +133,7 @@ def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 class TextPrinter(Protocol):
-    """What IPython gives a value that it shows as text."""
+    """The printer that IPython gives to values, for their text."""
 
     def text(self, text: str) -> None:
         """Write a text."""

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,12 @@ def test_a_cell_that_shows_something_else_is_found(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "one.ipynb"
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+    }
     save(path, [{**cell, "source": ["print('a')\n", f"{os.sep!r} and 7"]}])
     [difference] = differences(path, write=True)
     assert (difference.stored, difference.shown) == ("", "a\n7\n")

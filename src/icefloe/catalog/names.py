@@ -176,28 +176,29 @@ def checked_saved_name(
         service = current_service()
         url = url if service is None else f"icefloe://{service.partition('://')[2]}/{url}"
     names = {"profile": profile, "credential": credential}
-    given = {**options, **{key: value for key, value in names.items() if value is not None}}
+    others = {key: value for key, value in names.items() if value is not None}
+    chosen_options = {**options, **others}
     if is_service_url(url):
         parse_service_url(url)
-        _refuse_options(given, "a repository of a service, which knows its storage,")
+        _refuse_options(chosen_options, "a repository of a service, which knows its storage,")
         return SavedName(name, url)
     if "://" not in url:
-        _refuse_options(given, "a folder")
+        _refuse_options(chosen_options, "a folder")
         return SavedName(name, str(Path(url).expanduser().absolute()))
-    checked = _checked_url(url, options, given, profile)
+    checked = _checked_url(url, options, chosen_options, profile)
     if credential is not None:
-        _require_fit(find_credential(credential), checked, given)
+        _require_fit(find_credential(credential), checked, chosen_options)
     return SavedName(name, checked, profile, credential)
 
 
-def _require_fit(credential: SavedCredential, url: str, given: Mapping[str, str]) -> None:
+def _require_fit(credential: SavedCredential, url: str, chosen_options: Mapping[str, str]) -> None:
     if not credential.opens(url):
         raise InvalidInputError(
             f"the saved credential {credential.name!r} ({credential.kind}) does not open"
             f" {url.partition('://')[0]}:// URLs: choose another one",
             ErrorKind.INVALID_CREDENTIALS,
         )
-    if others := [name for name in ("profile", "anonymous") if name in given]:
+    if others := [name for name in ("profile", "anonymous") if name in chosen_options]:
         raise InvalidInputError(
             f"a name has one way of access: leave out the credential, or {' and '.join(others)}",
             ErrorKind.INVALID_CONFIG,
@@ -205,7 +206,7 @@ def _require_fit(credential: SavedCredential, url: str, given: Mapping[str, str]
 
 
 def _checked_url(
-    url: str, options: Mapping[str, str], given: Mapping[str, str], profile: str | None
+    url: str, options: Mapping[str, str], chosen_options: Mapping[str, str], profile: str | None
 ) -> str:
     """Return the URL of a storage with options behind it."""
     try:
@@ -216,7 +217,7 @@ def _checked_url(
         ) from None
     scheme = parts.scheme.lower()
     if scheme in _PLAIN_SCHEMES:
-        _refuse_options(given, f"a {scheme}:// URL")
+        _refuse_options(chosen_options, f"a {scheme}:// URL")
     if parts.fragment or (scheme in _PLAIN_SCHEMES and parts.query):
         raise _secret("a query or a fragment")
     if profile is not None and scheme not in _PROFILE_SCHEMES:
@@ -234,9 +235,9 @@ def _checked_url(
     return address
 
 
-def _refuse_options(given: Mapping[str, str], kind: str) -> None:
-    if given:
-        names = ", ".join(given)
+def _refuse_options(chosen_options: Mapping[str, str], kind: str) -> None:
+    if chosen_options:
+        names = ", ".join(chosen_options)
         raise InvalidInputError(f"{kind} takes no options: {names}", ErrorKind.INVALID_CONFIG)
 
 
@@ -264,7 +265,8 @@ def saved_storage(name: str) -> Storage:
         raise _unknown_name(name, read_names(names_path()))
     if is_service_url(saved.url):
         raise InvalidInputError(
-            f"{name!r} is a repository of a service: open it with icefloe.Client(...).get_repo(...)",
+            f"{name!r} is a repository of a service: open it with"
+            " icefloe.Client(...).get_repo(...)",
             ErrorKind.NOT_ALLOWED,
         )
     saved.choose_profile()

@@ -37,15 +37,15 @@ class CredentialKind(Record):
     optional: tuple[str, ...] = ()
 
 
-def _s3(secrets: Mapping[str, str]) -> AnyCredential:
+def _s3(secrets: Mapping[str, Any]) -> AnyCredential:
     return Credentials.S3(s3_credentials(**secrets))
 
 
-def _gcs(secrets: Mapping[str, str]) -> AnyCredential:
+def _gcs(secrets: Mapping[str, Any]) -> AnyCredential:
     return Credentials.Gcs(gcs_credentials(**secrets))
 
 
-def _azure(secrets: Mapping[str, str]) -> AnyCredential:
+def _azure(secrets: Mapping[str, Any]) -> AnyCredential:
     return Credentials.Azure(azure_credentials(**secrets))
 
 

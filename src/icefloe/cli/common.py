@@ -278,15 +278,29 @@ is_quiet: Final = ContextVar("is_quiet", default=False)
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how much of how much is done, on standard error; nothing if that is no terminal."""
+    """Show how much of how much is done, and the time that is left, on standard error.
+
+    Nothing is shown if that is no terminal.
+    """
     if is_quiet.get() or not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

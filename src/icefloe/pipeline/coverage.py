@@ -210,7 +210,7 @@ class DatasetCoverage(JsonReady, Record):
 
 
 class Coverages(tuple[DatasetCoverage, ...]):
-    """What datasets cover; a notebook draws it.
+    """The coverage of several datasets; a notebook draws it.
 
     >>> print(Coverages())
     no dataset of files

@@ -1,4 +1,4 @@
-"""Every message names options that exist: of the command in the shell, of the function in Python."""
+"""Every message names what exists: options of commands in the shell, arguments in Python."""
 
 import inspect
 from pathlib import Path

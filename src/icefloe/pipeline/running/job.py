@@ -394,6 +394,11 @@ class Wave(Record, kw_only=True):
     stage: str
     what: str
     """How much the stage does, in words."""
+    items: int = 0
+    """The same as a number of files, or of what `noun` says."""
+    noun: str = "file"
+    size_bytes: int = 0
+    """What is read in it."""
     plan: WritePlan
     built: Rows
     """One row for each region; see `build_manifests`."""
@@ -449,7 +454,13 @@ class Job:
             _cleaning(self.context, self.id) as outcome,
             nullcontext(wave.built) if is_small else wave.built.kept() as built,
         ):
-            with self.watch.stage(wave.stage, wave.what):
+            with self.watch.stage(
+                wave.stage,
+                wave.what,
+                items=wave.items,
+                noun=wave.noun,
+                size_bytes=wave.size_bytes,
+            ):
                 written = gather_regions(built, with_changes=is_small)
             outcome.note(written)
             for array in wave.plan.arrays:

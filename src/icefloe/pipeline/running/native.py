@@ -153,6 +153,9 @@ class NativeProducer(Record, kw_only=True):
         return Wave(
             stage="copy",
             what=f"{counted(regions.objects, 'object')}, {shown_bytes(copied_bytes)} of values",
+            items=regions.objects,
+            noun="object",
+            size_bytes=copied_bytes,
             plan=plan,
             built=build_manifests(
                 copied, plan, _assemble, workers, tasks=write_tasks(regions.objects, job.cores)

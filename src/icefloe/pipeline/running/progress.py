@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from icefloe.pipeline.running.engines import Engine
 from icefloe.records import Record, replace
+from icefloe.reports import counted, shown_bytes
 
 _log: Final = logging.getLogger(__name__)
 
@@ -30,6 +31,40 @@ class StageProgress(Record):
     """As far as known: 0 without tasks, and if Spark Connect told nothing of a short stage."""
     is_over: bool = False
     """Whether this is the last word about a stage."""
+    items: int = 0
+    """How many files or objects the stage works on; 0 if it is not known."""
+    noun: str = "file"
+    """What is counted in `items`."""
+    size_bytes: int = 0
+    """What these take; 0 if it is not known."""
+
+    @property
+    def items_done(self) -> int:
+        """Return how many files or objects are done, as the tasks that are over tell."""
+        return self._share(self.items)
+
+    @property
+    def bytes_done(self) -> int:
+        """Return how many bytes are done, as the tasks that are over tell."""
+        return self._share(self.size_bytes)
+
+    def _share(self, whole: int) -> int:
+        if self.is_over:
+            return whole
+        return whole * self.tasks_done // self.tasks if self.tasks else 0
+
+    def shown(self) -> str:
+        """Write how much is done, in words.
+
+        >>> StageProgress("scan", "", 3, 8, items=40, size_bytes=2**30).shown()
+        '15 of 40 files, 384.0 MiB of 1.0 GiB'
+        """
+        parts = []
+        if self.items:
+            parts.append(f"{self.items_done} of {counted(self.items, self.noun)}")
+        if self.size_bytes:
+            parts.append(f"{shown_bytes(self.bytes_done)} of {shown_bytes(self.size_bytes)}")
+        return ", ".join(parts) or self.what
 
 
 type OnProgress = Callable[[StageProgress], None]
@@ -43,10 +78,12 @@ class Watch:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str, what: str) -> Iterator[None]:
+    def stage(
+        self, name: str, what: str, *, items: int = 0, noun: str = "file", size_bytes: int = 0
+    ) -> Iterator[None]:
         """Watch what the body does; if it fails or is interrupted, cancel it."""
         begin = time.monotonic()
-        last = StageProgress(name, what, 0, 0)
+        last = StageProgress(name, what, 0, 0, items=items, noun=noun, size_bytes=size_bytes)
 
         def update(done: int, total: int) -> None:
             nonlocal last
@@ -77,6 +114,8 @@ class Watch:
 def terminal_progress() -> Iterator[OnProgress | None]:
     """Draw a bar for each stage on standard error; nothing if that is no terminal.
 
+    It has files and bytes, and the time that is left or, in the end, that it took.
+
     >>> with terminal_progress() as on_progress:  # for the option on_progress of a job
     ...     print(on_progress is None or callable(on_progress))
     True
@@ -85,21 +124,23 @@ def terminal_progress() -> Iterator[OnProgress | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description:<8}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} tasks, {task.fields[what]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bars: dict[str, Any] = {}
 
         def show(stage: StageProgress) -> None:
             if stage.stage not in bars:
-                bars[stage.stage] = progress.add_task(stage.stage, total=None, what=stage.what)
+                bars[stage.stage] = progress.add_task(stage.stage, total=None, shown="")
             total = stage.tasks if stage.tasks or stage.is_over else None
-            progress.update(bars[stage.stage], completed=stage.tasks_done, total=total)
+            progress.update(
+                bars[stage.stage], completed=stage.tasks_done, total=total, shown=stage.shown()
+            )
 
         yield show

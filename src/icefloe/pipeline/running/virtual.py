@@ -205,7 +205,9 @@ class VirtualProducer(Record, kw_only=True):
         report: JobReport,
     ) -> JobReport:
         with scan(job, files, self.parse, workers).kept() as scanned:
-            with job.watch.stage("scan", counted(len(files), "file")):
+            sizes = sum(file.size or 0 for file in files)
+            number = counted(len(files), "file")
+            with job.watch.stage("scan", number, items=len(files), size_bytes=sizes):
                 facts = gather_facts(scanned, files)
             with job.watch.stage("combine", counted(len(facts), "file")):
                 combined_files = self._combine(session, job.target.group, record, facts)
@@ -334,6 +336,8 @@ def plan_references(
     return Wave(
         stage="write",
         what=counted(references, "chunk"),
+        items=references,
+        noun="chunk",
         plan=plan,
         built=build_manifests(placed, plan, _assemble, workers, tasks=tasks),
         references=references,
