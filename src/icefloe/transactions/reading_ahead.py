@@ -84,7 +84,9 @@ class Box(Record):
         >>> Box((0, 4), (2, 5)).coordinates().tolist()
         [[0, 4], [1, 4]]
         """
-        ranges = [np.arange(f, e, dtype=np.uint32) for f, e in zip(self.first, self.last, strict=True)]
+        ranges = [
+            np.arange(f, e, dtype=np.uint32) for f, e in zip(self.first, self.last, strict=True)
+        ]
         return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
 
 
@@ -159,9 +161,7 @@ class Course:
         self._front = last if shift > 0 else first
         return [box.with_range(dimension, first, last)]
 
-    def _strides(
-        self, box: Box, dimension: int, shift: int, counts: Sequence[int]
-    ) -> list[Box]:
+    def _strides(self, box: Box, dimension: int, shift: int, counts: Sequence[int]) -> list[Box]:
         """Return boxes at equal distances."""
         boxes = list[Box]()
         first, last = box.first[dimension], box.last[dimension]
@@ -257,7 +257,9 @@ class ReadAhead:
     def held_bytes(self) -> int:
         """The number of bytes that were requested or arrived, and are not read yet."""
         return sum(
-            held.size_bytes for chunks in list(self._held.values()) for held in list(chunks.values())
+            held.size_bytes
+            for chunks in list(self._held.values())
+            for held in list(chunks.values())
         )
 
     def claim(self, node: NodeId, found: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
@@ -269,27 +271,26 @@ class ReadAhead:
             chunks = self._held.get(node)
             if not chunks:
                 return [], found
-            is_repeated = (course := self._courses.get(node)) is not None and course.is_repeated
             promises, left = list[Promise](), list[FoundRefs]()
             for part in found:
-                is_left = np.ones(len(part.rows), np.bool_)
-                for number, row in enumerate(part.rows.tolist()):
-                    ref = part.table.ref(row)
-                    if (held := chunks.get(ref)) is not None:
-                        promises.append(Promise(held, ref, part.places.item(number)))
-                        is_left[number] = False
-                if is_left.all():
-                    left.append(part)
-                elif is_left.any():
+                taken = _promises(chunks, part)
+                promises += taken
+                is_left = ~np.isin(part.places, [promise.place for promise in taken])
+                if is_left.any():
                     left.append(FoundRefs(part.table, part.rows[is_left], part.places[is_left]))
-            claimed = {promise.ref for promise in promises}
-            for ref, held in list(chunks.items()):
-                # A loop that reads a chunk in several steps reads it again; otherwise it is done.
-                if ref in claimed and is_repeated:
-                    held.was_read, held.since = True, self._clock()
-                elif ref in claimed or held.was_read:
-                    del chunks[ref]
+            self._forget(node, chunks, {promise.ref for promise in promises})
             return promises, left
+
+    def _forget(
+        self, node: NodeId, chunks: "dict[ChunkRef, _Held]", claimed: set[ChunkRef]
+    ) -> None:
+        """Drop the chunks that are read now, unless a loop reads them again, and those before."""
+        is_repeated = self.keeps(node)
+        for ref, held in list(chunks.items()):
+            if ref in claimed and is_repeated:
+                held.was_read, held.since = True, self._clock()
+            elif ref in claimed or held.was_read:
+                del chunks[ref]
 
     def keeps(self, node: NodeId) -> bool:
         """Return whether the next step of a loop will read the same chunks again."""
@@ -408,6 +409,16 @@ class ReadAhead:
                     del chunks[ref]
             if not chunks:
                 del self._held[node]
+
+
+def _promises(chunks: dict[ChunkRef, _Held], found: FoundRefs) -> list[Promise]:
+    """Return those of some references that were requested."""
+    promises = list[Promise]()
+    for row, place in zip(found.rows.tolist(), found.places.tolist(), strict=True):
+        ref = found.table.ref(row)
+        if (held := chunks.get(ref)) is not None:
+            promises.append(Promise(held, ref, place))
+    return promises
 
 
 def is_coordinate(node: ArrayNode) -> bool:
