@@ -223,8 +223,8 @@ class Promise:
 
     __slots__ = ("_held", "place", "ref")
 
-    def __init__(self, held: _Held, ref: ChunkRef, place: int) -> None:
-        self._held, self.ref, self.place = held, ref, place
+    def __init__(self, held_chunk: _Held, ref: ChunkRef, number: int) -> None:
+        self._held, self.ref, self.place = held_chunk, ref, number
 
     @property
     def size_bytes(self) -> int:
@@ -262,17 +262,17 @@ class ReadAhead:
             for held in list(chunks.values())
         )
 
-    def claim(self, node: NodeId, found: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
+    def claim(self, node: NodeId, refs: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
         """Take the chunks that were requested, and return the references of all others."""
         if not self._held:
-            return [], found
+            return [], refs
         with self._lock:
             self._expire()
             chunks = self._held.get(node)
             if not chunks:
-                return [], found
+                return [], refs
             promises, left = list[Promise](), list[FoundRefs]()
-            for part in found:
+            for part in refs:
                 taken = _promises(chunks, part)
                 promises += taken
                 is_left = ~np.isin(part.places, [promise.place for promise in taken])
@@ -354,17 +354,17 @@ class ReadAhead:
         return following
 
     async def request(
-        self, session: SessionState, wanted: Sequence[Wanted], most_bytes: int
+        self, session: SessionState, chunks: Sequence[Wanted], most_bytes: int
     ) -> None:
         """Request chunks of arrays in the background, as far as there is room for them.
 
         The manifests of all arrays are loaded at the same time.
         """
-        if not wanted:
+        if not chunks:
             return
         limit = session.context.config.max_concurrent_requests
-        refs = await map_concurrently(lambda item: find_refs(session, *item), wanted, limit=limit)
-        for (node, _), parts in zip(wanted, refs, strict=True):
+        refs = await map_concurrently(lambda item: find_refs(session, *item), chunks, limit=limit)
+        for (node, _), parts in zip(chunks, refs, strict=True):
             for found in parts:
                 for request in plan_requests(found, joins=session.packer is None):
                     if not isinstance(request.ref, InlineChunk) and not self._begin(
@@ -411,11 +411,11 @@ class ReadAhead:
                 del self._held[node]
 
 
-def _promises(chunks: dict[ChunkRef, _Held], found: FoundRefs) -> list[Promise]:
+def _promises(chunks: dict[ChunkRef, _Held], refs: FoundRefs) -> list[Promise]:
     """Return those of some references that were requested."""
     promises = list[Promise]()
-    for row, place in zip(found.rows.tolist(), found.places.tolist(), strict=True):
-        ref = found.table.ref(row)
+    for row, place in zip(refs.rows.tolist(), refs.places.tolist(), strict=True):
+        ref = refs.table.ref(row)
         if (held := chunks.get(ref)) is not None:
             promises.append(Promise(held, ref, place))
     return promises

@@ -357,9 +357,9 @@ class _Reading:
                     keeping.keep(node, part_of(request, number), data, most_kept)
         return size_bytes
 
-    def _decode(self, place: int, data: StoredBytes) -> None:
-        _, spec, chunk_selection, out_selection, _ = self._batch[place]
-        self._results[place] = self._decoder.decode(data, spec, chunk_selection, out_selection)
+    def _decode(self, row: int, data: StoredBytes) -> None:
+        _, spec, chunk_selection, out_selection, _ = self._batch[row]
+        self._results[row] = self._decoder.decode(data, spec, chunk_selection, out_selection)
 
 
 def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = False) -> None:
