@@ -48,7 +48,7 @@ _HELD_SECONDS: Final = 15.0
 _MOST_THREADS: Final = 32
 _MOST_ARRAYS: Final = 16
 _SMALL_ARRAY: Final = 16
-"""Arrays with so many chunks are read whole, one after the other."""
+"""The most chunks that are planned at a time."""
 
 
 class Box(Record):
@@ -243,7 +243,7 @@ class Promise:
 
 
 class ReadAhead:
-    """What one session has requested before it is read."""
+    """The chunks that one session has requested before it reads them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
