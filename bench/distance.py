@@ -104,7 +104,7 @@ def _table(title: str, best: dict[Side, Figures], column: int, all_goals: Goals)
 
 
 def _create(location: Location) -> None:
-    repository = location.create(icefloe, config=_config(icefloe, location))
+    repository = location.create(icefloe)
     random = np.random.default_rng(0)
     with repository.transaction("main", message="arrays of all kinds") as store:
         root = zarr.create_group(store)
@@ -127,10 +127,12 @@ def _create(location: Location) -> None:
             variables.create_array(
                 f"v{number}", shape=(500, 500), chunks=(500, 500), dtype="f4", dimension_names=names
             )[:] = number
-        _virtualise(location, store, root.create_group(NETCDF))
+    virtual = location.below(NETCDF).create(icefloe, config=_config(icefloe, location))
+    with virtual.transaction("main", message="a netCDF file") as store:
+        _virtualise(location, store)
 
 
-def _virtualise(location: Location, store: Any, group: "zarr.Group") -> None:
+def _virtualise(location: Location, store: Any) -> None:
     """Upload a netCDF file, and refer to its chunks."""
     values = np.random.default_rng(2).integers(0, 2_000, (400, 160, 160)).astype("f4")
     encoding = {"zlib": True, "shuffle": True, "complevel": 1, "chunksizes": (1, 160, 160)}
@@ -142,8 +144,9 @@ def _virtualise(location: Location, store: Any, group: "zarr.Group") -> None:
             stored = file["values"].id
             infos = [stored.get_chunk_info(number) for number in range(stored.get_num_chunks())]
         obstore.put(_bucket(location), f"{location.path}/files/values.nc", path)
-    group.create_array(
-        "values",
+    zarr.create_array(
+        store,
+        name=f"{NETCDF}/values",
         shape=values.shape,
         chunks=(1, 160, 160),
         dtype="f4",
@@ -218,11 +221,14 @@ def _work(side: str, concurrency: int, location: Location) -> Figures:
     access = lib.containers_credentials({_prefix(location): keys})
 
     def opened(group: str) -> xr.Dataset:
-        repository = lib.Repository.open(
-            location.storage(lib),
-            config=_config(lib, location),
-            authorize_virtual_chunk_access=access if group == NETCDF else None,
-        )
+        if group == NETCDF:
+            repository = lib.Repository.open(
+                location.below(NETCDF).storage(lib),
+                config=_config(lib, location),
+                authorize_virtual_chunk_access=access,
+            )
+        else:
+            repository = location.open(lib)
         session: Any = repository.readonly_session("main")
         if side == "icefloe":
             return xr.open_dataset(session.store, engine="icefloe", group=group)

@@ -117,21 +117,32 @@ class MemoryBudget:
 
 
 async def work_through[A](
-    function: Callable[[A], int], items: Sequence[A], *, pace: Pace, most: int
+    function: Callable[[A], int],
+    items: Sequence[A],
+    *,
+    pace: Pace,
+    most: int,
+    at_once: int | None = None,
 ) -> None:
     """Call a blocking function for all items, on threads; it returns how many bytes it moved.
 
-    The threads of all callers with the same `most` are at most this many. The first failure is
+    The threads of all callers with the same `most` are at most this many, those of this caller at
+    most `at_once`: threads that wait for memory in turn would all keep some. The first failure is
     raised once the calls under way have ended.
     """
-    await begin_work(function, items, pace=pace, most=most).wait()
+    await begin_work(function, items, pace=pace, most=most, at_once=at_once).wait()
 
 
 def begin_work[A](
-    function: Callable[[A], int], items: Sequence[A], *, pace: Pace, most: int
+    function: Callable[[A], int],
+    items: Sequence[A],
+    *,
+    pace: Pace,
+    most: int,
+    at_once: int | None = None,
 ) -> "Work[A]":
     """Begin what `work_through` does; the caller waits for it, whatever happens meanwhile."""
-    work = Work(function, items, pace, most)
+    work = Work(function, items, pace, most, most if at_once is None else max(1, at_once))
     work.start()
     return work
 
@@ -140,10 +151,15 @@ class Work[A]:
     """The threads that work through a list."""
 
     def __init__(
-        self, function: Callable[[A], int], items: Sequence[A], pace: Pace, most: int
+        self,
+        function: Callable[[A], int],
+        items: Sequence[A],
+        pace: Pace,
+        most: int,
+        at_once: int,
     ) -> None:
         self._function, self._items = function, items
-        self._pace, self._most = pace, most
+        self._pace, self._most, self._at_once = pace, most, at_once
         self._lock = Lock()
         self._next = self._threads = 0
         self._failure: BaseException | None = None
@@ -154,11 +170,14 @@ class Work[A]:
     def start(self) -> None:
         """Start as many threads as the pace allows and the items need."""
         with self._lock:
-            wanted = min(self._pace.threads(self._most), len(self._items) - self._next)
+            wanted = min(self._limit(), len(self._items) - self._next)
             added = max(0, wanted - self._threads)
             self._threads += added
         for _ in range(added):
             _pool(self._most).submit(self._work)
+
+    def _limit(self) -> int:
+        return min(self._pace.threads(self._most), self._at_once)
 
     async def wait(self) -> None:
         """Wait until all is done, and raise the first failure."""
@@ -178,8 +197,10 @@ class Work[A]:
             except BaseException as failure:  # noqa: BLE001 - handed to the caller
                 self._failure = self._failure or failure
             is_busy = self._next < len(self._items)
-            self._pace.finished(size_bytes, is_busy=is_busy, most=self._most)
-            if is_busy and self._threads < self._pace.threads(self._most):
+            # Where memory limits the threads, rates say nothing about the storage.
+            is_free = self._at_once >= self._pace.threads(self._most)
+            self._pace.finished(size_bytes, is_busy=is_busy and is_free, most=self._most)
+            if is_busy and self._threads < self._limit():
                 self.start()
             if is_busy and time.monotonic() > until:
                 _pool(self._most).submit(self._work)
@@ -190,7 +211,7 @@ class Work[A]:
         with self._lock:
             is_over = self._is_stopped or self._failure is not None
             is_over = is_over or self._next >= len(self._items)
-            if not is_over and self._threads <= self._pace.threads(self._most):
+            if not is_over and self._threads <= self._limit():
                 self._next += 1
                 return (self._items[self._next - 1],)
             self._threads -= 1

@@ -25,6 +25,8 @@ from icefloe.zarr_store import selections
 OURS = "icefloe.zarr_store.selections.SelectionPipeline"
 THEIRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FAR = "s3://far-away/"
+ACCESS: Any = {FAR: icefloe.s3_credentials(anonymous=True)}
+"""Whoever may read from S3 counts as far away."""
 
 
 def far_repository(
@@ -35,7 +37,7 @@ def far_repository(
     config.inline_chunk_threshold_bytes = inline_bytes
     store = icefloe.s3_store(region="us-east-1")
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(FAR, store))
-    access: dict[str, Any] = {FAR: icefloe.s3_credentials(anonymous=True)}
+    access: dict[str, Any] = dict(ACCESS)
     if files is not None:
         prefix = f"file://{files}/"
         local = icefloe.local_filesystem_store(str(files))

@@ -48,7 +48,7 @@ _HELD_SECONDS: Final = 15.0
 _MOST_THREADS: Final = 32
 _MOST_ARRAYS: Final = 16
 _SMALL_ARRAY: Final = 16
-"""Arrays with so many chunks are read whole, one after the other."""
+"""The most chunks that are planned at a time."""
 
 
 class Box(Record):
@@ -84,7 +84,9 @@ class Box(Record):
         >>> Box((0, 4), (2, 5)).coordinates().tolist()
         [[0, 4], [1, 4]]
         """
-        ranges = [np.arange(f, e, dtype=np.uint32) for f, e in zip(self.first, self.last, strict=True)]
+        ranges = [
+            np.arange(f, e, dtype=np.uint32) for f, e in zip(self.first, self.last, strict=True)
+        ]
         return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
 
 
@@ -159,9 +161,7 @@ class Course:
         self._front = last if shift > 0 else first
         return [box.with_range(dimension, first, last)]
 
-    def _strides(
-        self, box: Box, dimension: int, shift: int, counts: Sequence[int]
-    ) -> list[Box]:
+    def _strides(self, box: Box, dimension: int, shift: int, counts: Sequence[int]) -> list[Box]:
         """Return boxes at equal distances."""
         boxes = list[Box]()
         first, last = box.first[dimension], box.last[dimension]
@@ -223,8 +223,8 @@ class Promise:
 
     __slots__ = ("_held", "place", "ref")
 
-    def __init__(self, held: _Held, ref: ChunkRef, place: int) -> None:
-        self._held, self.ref, self.place = held, ref, place
+    def __init__(self, held_chunk: _Held, ref: ChunkRef, number: int) -> None:
+        self._held, self.ref, self.place = held_chunk, ref, number
 
     @property
     def size_bytes(self) -> int:
@@ -243,7 +243,7 @@ class Promise:
 
 
 class ReadAhead:
-    """What one session has requested before it is read."""
+    """The chunks that one session has requested before it reads them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -257,39 +257,40 @@ class ReadAhead:
     def held_bytes(self) -> int:
         """The number of bytes that were requested or arrived, and are not read yet."""
         return sum(
-            held.size_bytes for chunks in list(self._held.values()) for held in list(chunks.values())
+            held.size_bytes
+            for chunks in list(self._held.values())
+            for held in list(chunks.values())
         )
 
-    def claim(self, node: NodeId, found: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
+    def claim(self, node: NodeId, refs: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
         """Take the chunks that were requested, and return the references of all others."""
         if not self._held:
-            return [], found
+            return [], refs
         with self._lock:
             self._expire()
             chunks = self._held.get(node)
             if not chunks:
-                return [], found
-            is_repeated = (course := self._courses.get(node)) is not None and course.is_repeated
+                return [], refs
             promises, left = list[Promise](), list[FoundRefs]()
-            for part in found:
-                is_left = np.ones(len(part.rows), np.bool_)
-                for number, row in enumerate(part.rows.tolist()):
-                    ref = part.table.ref(row)
-                    if (held := chunks.get(ref)) is not None:
-                        promises.append(Promise(held, ref, part.places.item(number)))
-                        is_left[number] = False
-                if is_left.all():
-                    left.append(part)
-                elif is_left.any():
+            for part in refs:
+                taken = _promises(chunks, part)
+                promises += taken
+                is_left = ~np.isin(part.places, [promise.place for promise in taken])
+                if is_left.any():
                     left.append(FoundRefs(part.table, part.rows[is_left], part.places[is_left]))
-            claimed = {promise.ref for promise in promises}
-            for ref, held in list(chunks.items()):
-                # A loop that reads a chunk in several steps reads it again; otherwise it is done.
-                if ref in claimed and is_repeated:
-                    held.was_read, held.since = True, self._clock()
-                elif ref in claimed or held.was_read:
-                    del chunks[ref]
+            self._forget(node, chunks, {promise.ref for promise in promises})
             return promises, left
+
+    def _forget(
+        self, node: NodeId, chunks: "dict[ChunkRef, _Held]", claimed: set[ChunkRef]
+    ) -> None:
+        """Drop the chunks that are read now, unless a loop reads them again, and those before."""
+        is_repeated = self.keeps(node)
+        for ref, held in list(chunks.items()):
+            if ref in claimed and is_repeated:
+                held.was_read, held.since = True, self._clock()
+            elif ref in claimed or held.was_read:
+                del chunks[ref]
 
     def keeps(self, node: NodeId) -> bool:
         """Return whether the next step of a loop will read the same chunks again."""
@@ -353,17 +354,17 @@ class ReadAhead:
         return following
 
     async def request(
-        self, session: SessionState, wanted: Sequence[Wanted], most_bytes: int
+        self, session: SessionState, chunks: Sequence[Wanted], most_bytes: int
     ) -> None:
         """Request chunks of arrays in the background, as far as there is room for them.
 
         The manifests of all arrays are loaded at the same time.
         """
-        if not wanted:
+        if not chunks:
             return
         limit = session.context.config.max_concurrent_requests
-        refs = await map_concurrently(lambda item: find_refs(session, *item), wanted, limit=limit)
-        for (node, _), parts in zip(wanted, refs, strict=True):
+        refs = await map_concurrently(lambda item: find_refs(session, *item), chunks, limit=limit)
+        for (node, _), parts in zip(chunks, refs, strict=True):
             for found in parts:
                 for request in plan_requests(found, joins=session.packer is None):
                     if not isinstance(request.ref, InlineChunk) and not self._begin(
@@ -408,6 +409,16 @@ class ReadAhead:
                     del chunks[ref]
             if not chunks:
                 del self._held[node]
+
+
+def _promises(chunks: dict[ChunkRef, _Held], refs: FoundRefs) -> list[Promise]:
+    """Return those of some references that were requested."""
+    promises = list[Promise]()
+    for row, place in zip(refs.rows.tolist(), refs.places.tolist(), strict=True):
+        ref = refs.table.ref(row)
+        if (held := chunks.get(ref)) is not None:
+            promises.append(Promise(held, ref, place))
+    return promises
 
 
 def is_coordinate(node: ArrayNode) -> bool:

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
 from icefloe.config.containers import OnChange
@@ -30,10 +30,12 @@ from icefloe.records import Record
 from icefloe.storage import Buffer, ByteRange, Fetched, ObjectInfo, Storage
 from icefloe.storage.capabilities import sign_reads
 from icefloe.virtual_chunks.access import Grant
-from icefloe.virtual_chunks.clients import Client, Clients, open_store
 from icefloe.virtual_chunks.locations import shown
 from icefloe.virtual_chunks.readahead import Coalescer
 from icefloe.virtual_chunks.resolve import LocationResolver, ResolvedLocation
+
+if TYPE_CHECKING:
+    from icefloe.virtual_chunks.clients import Client
 
 _log: Final = logging.getLogger(__name__)
 _REMEMBERED_OBJECTS: Final = 4096
@@ -180,6 +182,9 @@ class Fetching:
     def __init__(
         self, settings: StorageSettings | None = None, attribution: Attribution | None = None
     ) -> None:
+        # Only here: those who read no virtual chunk need no clients.
+        from icefloe.virtual_chunks.clients import Clients
+
         self._coalescer = Coalescer()
         self._watch = ChangeWatch()
         self._seen: dict[tuple[Hashable, str], ObjectInfo] = {}
@@ -195,7 +200,7 @@ class Fetching:
         chunk: VirtualChunk,
         part: ByteRange,
         *,
-        client: Client,
+        client: "Client",
         key: str,
         on_change: OnChange,
     ) -> Buffer:
@@ -227,7 +232,7 @@ class Fetching:
         return fetched.data
 
     async def _fetch(
-        self, client: Client, key: str, byte_range: ByteRange, *, with_state: bool
+        self, client: "Client", key: str, byte_range: ByteRange, *, with_state: bool
     ) -> Fetched:
         if client.is_near:
             return await client.backend.get(key, byte_range)
@@ -239,7 +244,7 @@ class Fetching:
 
         return await self._coalescer.read((client.key, key, with_state), byte_range, fetch)
 
-    async def _fetch_without_state(self, client: Client, key: str, window: ByteRange) -> Fetched:
+    async def _fetch_without_state(self, client: "Client", key: str, window: ByteRange) -> Fetched:
         """Fetch bytes of an object whose state nobody compares with anything.
 
         Storages hand over the state in a step of its own, so the first answer has to do. What
@@ -438,7 +443,7 @@ class VirtualReader:
             self._resolved[text] = resolved
         return resolved
 
-    def _client(self, resolved: ResolvedLocation) -> Client:
+    def _client(self, resolved: ResolvedLocation) -> "Client":
         """Open the storage of a location, once, after checking that it is authorised."""
         grant = self.resolver.require_grant(resolved)
         scheme, container = resolved.location.scheme, resolved.container.url_prefix
@@ -449,6 +454,8 @@ class VirtualReader:
 
     def storage_of(self, resolved: ResolvedLocation, grant: Grant) -> Storage:
         """Describe the storage of an authorised location; no request is sent."""
+        from icefloe.virtual_chunks.clients import open_store
+
         return open_store(
             resolved,
             grant,

@@ -155,7 +155,9 @@ class SelectionPipeline(FusedCodecPipeline):
             return decoded_bytes
 
         most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
-        await work_through(write_chunk, batch, pace=session.context.assets.writing_pace, most=most)
+        pace = session.context.assets.writing_pace
+        at_once = most_bytes // max(2 * _decoded_bytes(batch[0][1]), 1)
+        await work_through(write_chunk, batch, pace=pace, most=most, at_once=at_once)
 
     async def _read_shards(
         self,
@@ -314,12 +316,21 @@ class _Reading:
             return self._read(item, keeping, node.id, ahead_bytes)
 
         pace = session.context.assets.reading_pace
-        reading = begin_work(read, work, pace=pace, most=most)
+        reading = begin_work(read, work, pace=pace, most=most, at_once=self._at_once(work))
         try:
             if ahead is not None:
                 await ahead.request(session, wanted, ahead_bytes)
         finally:
             await reading.wait()
+
+    def _at_once(self, work: Sequence[Promise | ChunkRequest]) -> int:
+        """Return how many chunks the memory has room for, by the mean of all."""
+        if not work:
+            return 1
+        spec = self._batch[0][1]
+        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        mean = sum(item.size_bytes for item in work) // len(work)
+        return self._most_bytes // max(mean + temporary, 1)
 
     def _take(self, promise: Promise) -> int:
         """Decode a chunk that was requested before."""
@@ -346,9 +357,9 @@ class _Reading:
                     keeping.keep(node, part_of(request, number), data, most_kept)
         return size_bytes
 
-    def _decode(self, place: int, data: StoredBytes) -> None:
-        _, spec, chunk_selection, out_selection, _ = self._batch[place]
-        self._results[place] = self._decoder.decode(data, spec, chunk_selection, out_selection)
+    def _decode(self, row: int, data: StoredBytes) -> None:
+        _, spec, chunk_selection, out_selection, _ = self._batch[row]
+        self._results[row] = self._decoder.decode(data, spec, chunk_selection, out_selection)
 
 
 def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = False) -> None:

@@ -21,9 +21,8 @@ from icefloe.testing.schedules import WrappedStorage
 from icefloe.transactions import reading_ahead
 from icefloe.transactions.reading_ahead import Box, Course, read_ahead
 from icefloe.zarr_store.selections import AHEAD_BYTES
-from tests.property.test_selections import OURS, far_repository, opened
+from tests.property.test_selections import ACCESS, OURS, far_repository, opened
 
-ACCESS: Any = {"s3://far-away/": icefloe.s3_credentials(anonymous=True)}
 VALUES = np.arange(60.0 * 8).reshape(60, 8)
 
 
@@ -235,7 +234,7 @@ def test_small_variables_are_requested_before_they_are_loaded() -> None:
         gathering.begin(expected=3)  # the second, and two after it
         dataset[names[1]].load()
         gathering.begin()
-        assert all(dataset[name].values.tolist() == [int(name[1:])] * 4 for name in names)
+        assert all(dataset[name].values.tolist() == [int(str(name)[1:])] * 4 for name in names)
         assert set(gathering.chunks.values()) <= {1}
 
 
