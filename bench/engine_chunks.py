@@ -75,6 +75,11 @@ def small(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, flo
     figures = _write_and_read(lib, location.below("plain"), data, SMALL_ITEMS)
     if lib.__name__ == "icefloe":
         figures["read selection"] = _read(lib, location.below("plain"), SELECTIONS, data)
+        with _using(SELECTIONS):
+            session = location.below("selection").create(lib).writable_session("main")
+            figures["write selection"] = seconds_of(
+                lambda: _write(session, data, SMALL_ITEMS, None)
+            )
     # Zarr's threads hand the interpreter to each other at every call to the system.
     with zarr.config.set({"codec_pipeline.max_workers": 1}):
         figures["read one worker"] = _read(lib, location.below("plain"), FUSED, data)
@@ -244,7 +249,7 @@ GROUPS: Final = {
         (
             Row("read fused", "4 KB chunks, read, fused", 0.35, theirs=_SMALL_READ),
             Row("read one worker", "  with one worker of zarr's", 0.35, theirs=_SMALL_READ),
-            Row("read selection", "  with our own pipeline", 0.35, theirs=_SMALL_READ),
+            Row("read selection", "4 KB chunks, read, our pipeline", 0.35, theirs=_SMALL_READ),
             Row("read", "4 KB chunks, read, batched", 0.5, theirs=_SMALL_READ),
             Row("write", "4 KB chunks, write, batched", 1.0, theirs=_SMALL_WRITE),
             Row("write fused", "4 KB chunks, write, fused", 1.0, theirs=_SMALL_WRITE),
@@ -260,8 +265,9 @@ GROUPS: Final = {
         small,
         (
             Row("read fused", "S3, 4 KB chunks, read, fused", 0.95, theirs=_SMALL_READ),
-            Row("read selection", "  with our own pipeline", None, theirs=_SMALL_READ),
+            Row("read selection", "S3, 4 KB chunks, read, our pipeline", None, theirs=_SMALL_READ),
             Row("read", "S3, 4 KB chunks, read, batched", 0.95, theirs=_SMALL_READ),
+            Row("write selection", "S3, 4 KB chunks, write, our pipeline", 0.85, theirs=_SMALL_WRITE),
             Row("write", "S3, 4 KB chunks, write, batched", 0.85, theirs=_SMALL_WRITE),
             Row("write fused", "S3, 4 KB chunks, write, fused", None, theirs=_SMALL_WRITE),
             Row("write packed", "S3, 4 KB chunks, write, packed", 0.15, theirs=_SMALL_WRITE),
