@@ -147,7 +147,7 @@ def huge(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, floa
             with _using(pipeline):
                 store = place.open(lib).readonly_session("main").store
                 reader: Any = zarr.open_array(store, path="a", mode="r")
-                found = []
+                found: list[Any] = []
 
                 def read(reader: Any = reader, found: list[Any] = found) -> int:
                     found.append(reader[:])
@@ -267,7 +267,9 @@ GROUPS: Final = {
             Row("read fused", "S3, 4 KB chunks, read, fused", 0.95, theirs=_SMALL_READ),
             Row("read selection", "S3, 4 KB chunks, read, our pipeline", None, theirs=_SMALL_READ),
             Row("read", "S3, 4 KB chunks, read, batched", 0.95, theirs=_SMALL_READ),
-            Row("write selection", "S3, 4 KB chunks, write, our pipeline", 0.85, theirs=_SMALL_WRITE),
+            Row(
+                "write selection", "S3, 4 KB chunks, write, our pipeline", 0.85, theirs=_SMALL_WRITE
+            ),
             Row("write", "S3, 4 KB chunks, write, batched", 0.85, theirs=_SMALL_WRITE),
             Row("write fused", "S3, 4 KB chunks, write, fused", None, theirs=_SMALL_WRITE),
             Row("write packed", "S3, 4 KB chunks, write, packed", 0.15, theirs=_SMALL_WRITE),
