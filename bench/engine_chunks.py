@@ -1,7 +1,9 @@
 """Reading and writing chunks, small and large, with and without codecs."""
 
 import asyncio
+import importlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Final
 
@@ -10,12 +12,14 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 
-from bench.engine_location import BATCHED, FUSED, Location, best_of, seconds_of
+from bench.engine_location import BATCHED, FUSED, SELECTIONS, Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Scale
+from bench.measure import measured
 
 SMALL_ITEMS: Final = 1024  # of four bytes each
 LARGE_ITEMS: Final = 1 << 20
 RANDOM_READS: Final = 500
+_PIPELINES: Final = {FUSED: "fused", SELECTIONS: "selection"}
 
 
 def _data(count: int, items: int) -> Any:
@@ -38,8 +42,15 @@ def _write(session: Any, data: Any, items: int, compressors: Any) -> None:
     session.commit("write")
 
 
+def _using(pipeline: str) -> AbstractContextManager[object]:
+    if pipeline == SELECTIONS:
+        importlib.import_module(pipeline.rpartition(".")[0])  # where it registers itself
+    context: AbstractContextManager[object] = zarr.config.set({"codec_pipeline.path": pipeline})
+    return context
+
+
 def _read(lib: ModuleType, location: Location, pipeline: str, data: Any) -> float:
-    with zarr.config.set({"codec_pipeline.path": pipeline}):
+    with _using(pipeline):
         session = location.open(lib).readonly_session("main")
         array = zarr.open_array(session.store, path="a", mode="r")
         found = []
@@ -62,6 +73,13 @@ def _write_and_read(
 def small(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     data = _data(scale.of(2000, 200), SMALL_ITEMS)
     figures = _write_and_read(lib, location.below("plain"), data, SMALL_ITEMS)
+    if lib.__name__ == "icefloe":
+        figures["read selection"] = _read(lib, location.below("plain"), SELECTIONS, data)
+        with _using(SELECTIONS):
+            session = location.below("selection").create(lib).writable_session("main")
+            figures["write selection"] = seconds_of(
+                lambda: _write(session, data, SMALL_ITEMS, None)
+            )
     # Zarr's threads hand the interpreter to each other at every call to the system.
     with zarr.config.set({"codec_pipeline.max_workers": 1}):
         figures["read one worker"] = _read(lib, location.below("plain"), FUSED, data)
@@ -101,6 +119,43 @@ def _zarr_alone(data: Any) -> dict[str, float]:
             )
             figures[f"alone write {name}"] = seconds_of(lambda: array.__setitem__(..., data))  # noqa: B023
             figures[f"alone read {name}"] = seconds_of(lambda: array[:])  # noqa: B023
+    return figures
+
+
+def huge(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
+    """Measure the memory that one chunk takes beside the values in the hands of the user.
+
+    A read makes these values, a write is given them; they cannot be compressed.
+    """
+    size = scale.of(1 << 30, 1 << 24)
+    data = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
+    figures = {}
+    for name, codec in (("plain", None), ("zstd", ZstdCodec())):
+        place = location.below(name)
+        session = place.create(lib).writable_session("main")
+        array: Any = zarr.create_array(
+            session.store, name="a", shape=(size,), chunks=(size,), dtype="u1", compressors=codec
+        )
+
+        def write(array: Any = array, session: Any = session) -> int:
+            array[:] = data
+            session.commit("write")
+            return size
+
+        figures[f"{name} write"] = measured(write).rss_growth_bytes
+        for pipeline in (FUSED, SELECTIONS) if lib.__name__ == "icefloe" else (FUSED,):
+            with _using(pipeline):
+                store = place.open(lib).readonly_session("main").store
+                reader: Any = zarr.open_array(store, path="a", mode="r")
+                found: list[Any] = []
+
+                def read(reader: Any = reader, found: list[Any] = found) -> int:
+                    found.append(reader[:])
+                    return size
+
+                peak = measured(read).rss_growth_bytes
+                assert np.array_equal(found[0], data)
+            figures[f"{name} read {_PIPELINES[pipeline]}"] = peak - size
     return figures
 
 
@@ -162,6 +217,27 @@ def first_chunk(lib: ModuleType, location: Location, _: Scale) -> Mapping[str, f
     return {"open": best_of(5, work)}
 
 
+def _huge_rows(where: str) -> tuple[Row, ...]:
+    rows = [
+        Row(f"{codec} {work}", f"{where}one chunk of 1 GiB, {codec}, {text}: memory", unit="bytes")
+        for codec in ("plain", "zstd")
+        for work, text in (("write", "write"), ("read fused", "read, fused"))
+    ]
+    return (
+        *rows,
+        *(
+            Row(
+                f"{codec} read selection",
+                f"{where}one chunk of 1 GiB, {codec}, read, our pipeline: memory",
+                1.0,
+                unit="bytes",
+                theirs=(f"{codec} read fused",),
+            )
+            for codec in ("plain", "zstd")
+        ),
+    )
+
+
 _SMALL_READ: Final = ("read", "read fused", "read one worker")
 _SMALL_WRITE: Final = ("write", "write fused")
 _LARGE_READ: Final = ("read", "read fused")
@@ -173,6 +249,7 @@ GROUPS: Final = {
         (
             Row("read fused", "4 KB chunks, read, fused", 0.35, theirs=_SMALL_READ),
             Row("read one worker", "  with one worker of zarr's", 0.35, theirs=_SMALL_READ),
+            Row("read selection", "4 KB chunks, read, our pipeline", 0.35, theirs=_SMALL_READ),
             Row("read", "4 KB chunks, read, batched", 0.5, theirs=_SMALL_READ),
             Row("write", "4 KB chunks, write, batched", 1.0, theirs=_SMALL_WRITE),
             Row("write fused", "4 KB chunks, write, fused", 1.0, theirs=_SMALL_WRITE),
@@ -188,7 +265,11 @@ GROUPS: Final = {
         small,
         (
             Row("read fused", "S3, 4 KB chunks, read, fused", 0.95, theirs=_SMALL_READ),
+            Row("read selection", "S3, 4 KB chunks, read, our pipeline", None, theirs=_SMALL_READ),
             Row("read", "S3, 4 KB chunks, read, batched", 0.95, theirs=_SMALL_READ),
+            Row(
+                "write selection", "S3, 4 KB chunks, write, our pipeline", 0.85, theirs=_SMALL_WRITE
+            ),
             Row("write", "S3, 4 KB chunks, write, batched", 0.85, theirs=_SMALL_WRITE),
             Row("write fused", "S3, 4 KB chunks, write, fused", None, theirs=_SMALL_WRITE),
             Row("write packed", "S3, 4 KB chunks, write, packed", 0.15, theirs=_SMALL_WRITE),
@@ -217,6 +298,8 @@ GROUPS: Final = {
             Row("zstd write", "4 MB chunks, zstd, write", 1.0),
         ),
     ),
+    "huge": Group(huge, _huge_rows(""), rounds=1),
+    "huge-s3": Group(huge, _huge_rows("S3, "), on_s3=True, rounds=1),
     "large-s3": Group(
         large,
         (

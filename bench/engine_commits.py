@@ -102,7 +102,7 @@ GROUPS: Final = {
         (
             Row("short", "tiny commit after 200", 1.0),
             Row("long", "tiny commit after 1,000", 1.0),
-            Row("ancestry", "ancestry of 1,000", 1.5),
+            Row("ancestry", "ancestry of 1,000", 1.0),
             Row("left behind", "backups of 1,000 commits", 0.5, "bytes"),
         ),
         rounds=2,

@@ -12,6 +12,7 @@ from icefloe.records import replace
 from tests.support.servers import S3Endpoint
 
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
+SELECTIONS = "icefloe.zarr_store.selections.SelectionPipeline"
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 

@@ -48,6 +48,15 @@ def far_repository(
     )
 
 
+def near_repository(
+    storage: icefloe.Storage | None = None, *, inline_bytes: int = 40
+) -> icefloe.Repository:
+    """Make a repository on this machine, in memory by default."""
+    config = icefloe.RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = inline_bytes
+    return icefloe.Repository.create(storage or icefloe.in_memory_storage(), config)
+
+
 @st.composite
 def layouts(draw: st.DrawFn) -> dict[str, Any]:
     dimensions = draw(st.integers(0, 3))
@@ -167,7 +176,8 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
     draw = data.draw
     layout = draw(layouts())
     shape, dtype = layout["shape"], layout["dtype"]
-    repository = far_repository(inline_bytes=draw(st.sampled_from([0, 40])))
+    make_repository = draw(st.sampled_from([far_repository, near_repository]))
+    repository = make_repository(inline_bytes=draw(st.sampled_from([0, 40])))
     packing: Any = draw(
         st.sampled_from([False, PackingOptions(max_chunk_bytes=200, pack_bytes=500)])
     )
@@ -310,6 +320,40 @@ def test_chunks_of_a_pack_share_requests() -> None:
     storage.reset_request_counts()
     assert reader[:].tolist() == list(range(64))
     assert storage.request_counts().requests == 1
+
+
+@pytest.mark.parametrize("chunk_bytes", [8 * 100, 8 * 20_000])
+@pytest.mark.parametrize("compressors", [None, ZstdCodec()])
+def test_chunks_on_this_machine_are_read_as_by_zarr(
+    tmp_path: Path, chunk_bytes: int, compressors: Any
+) -> None:
+    storage = icefloe.local_filesystem_storage(str(tmp_path))
+    repository = near_repository(storage, inline_bytes=0)
+    session = repository.writable_session("main")
+    items = chunk_bytes // 8
+    layout = {"shape": (12 * items,), "chunks": (items,), "dtype": "f8", "fill_value": -1.0}
+    values = np.random.default_rng(1).normal(size=11 * items)
+    opened(session.store, OURS, **layout, compressors=compressors)[: 11 * items] = values
+    session.commit("eleven chunks of twelve")
+    store = repository.readonly_session("main").store
+    expected = np.concatenate([values, np.full(items, -1.0)])
+    readers = opened(store, OURS), opened(store, THEIRS)
+    assert readers[0][0] == expected[0]  # the manifest is in memory from here on
+    for window in (slice(None), slice(3, 2 * items), slice(-items - 1, None), slice(5, None, 7)):
+        requests = []
+        for reader in readers:
+            storage.reset_request_counts()
+            np.testing.assert_array_equal(reader[window], expected[window])
+            requests.append(storage.request_counts().requests)
+        assert requests[0] == requests[1]
+
+
+def test_a_group_has_no_chunks_to_read() -> None:
+    session = near_repository().writable_session("main")
+    array = opened(session.store, OURS, shape=(4,), chunks=(1,), dtype="i4")
+    zarr.create_group(session.store, path="a", overwrite=True)
+    with pytest.raises(InvalidInputError, match="/a is a group"):
+        array[:]
 
 
 def test_a_part_of_a_shard_takes_two_requests() -> None:

@@ -92,6 +92,9 @@ if TYPE_CHECKING:
 _INLINE_BYTES: Final = 256 * 1024
 """Asynchronous callers get smaller transfers on the loop: a thread would cost more."""
 
+_MOST_AT_ONCE: Final = 1 << 30
+"""The system reads no more than 2 GiB in one call."""
+
 _LIST_BATCH: Final = 1000
 _WANTED_BATCH: Final = 4 * 1024
 """Names that are judged at once."""
@@ -505,18 +508,18 @@ async def _transfer[T](work: Callable[[], T], size: int) -> T:
 
 
 def _read(handle: int, start: int, length: int) -> Buffer:
-    data = os.pread(handle, length, start)
-    if len(data) == length:
-        return data
-    pieces = [data]  # one call moves at most 2 GiB
-    have = len(data)
-    while data and have < length:
-        data = os.pread(handle, length - have, start + have)
-        pieces.append(data)
-        have += len(data)
+    if length <= _MOST_AT_ONCE:
+        data = os.pread(handle, length, start)
+        if len(data) == length:
+            return data
+    # Pieces would have to be joined, and memory would hold the bytes twice.
+    whole = memoryview(bytearray(length))
+    have = 0
+    while have < length and (count := os.preadv(handle, [whole[have:]], start + have)):
+        have += count
     if have != length:
         raise OSError(f"the file ended after {start + have} bytes while it was read")
-    return b"".join(pieces)
+    return whole.toreadonly()
 
 
 def _unlink(parent: int, name: str) -> str | None:

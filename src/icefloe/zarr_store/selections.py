@@ -9,12 +9,13 @@ read straight into the result.
     icefloe.use_selection_pipeline()
 
 Shards are read and written at the same time, too: of each its index first, then the chunks that
-are selected. Chunks on this machine, stores of others and codecs that need an event loop take the
-way of Zarr's own `FusedCodecPipeline`. Two settings of Zarr limit the rest: see `MOST_REQUESTS`
+are selected. Chunks on this machine are read with few threads, and without shards. Writes to this
+machine, stores of others and codecs that need an event loop take the way of Zarr's own
+`FusedCodecPipeline`. Two settings of Zarr limit the rest: see `MOST_REQUESTS`
 and `MOST_BYTES`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from threading import Lock
@@ -22,7 +23,7 @@ from typing import Any, Final, cast, override
 
 import numpy as np
 from zarr.abc.codec import GetResult
-from zarr.abc.store import ByteGetter, ByteSetter
+from zarr.abc.store import ByteGetter, ByteSetter, Store
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
 from zarr.core.chunk_utils import ChunkTransform, merge_and_encode_chunk, scatter_chunk
@@ -60,9 +61,9 @@ from icefloe.transactions.selections import (
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
-from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session
+from icefloe.zarr_store.nearby import ReadItem, read_nearby
+from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
-type ReadItem = tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
 type WriteItem = tuple[ByteSetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
 
 MOST_REQUESTS: Final = "codec_pipeline.most_requests"
@@ -109,6 +110,25 @@ class SelectionPipeline(FusedCodecPipeline):
         if self.supports_partial_decode:
             return await self._read_shards(session, batch, out, drop_axes)
         return await _Reading(session, transform, batch, out, drop_axes).run()
+
+    @override
+    def read_sync(
+        self,
+        batch_info: Iterable[ReadItem],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+        max_workers: int = 1,
+    ) -> tuple[GetResult, ...]:
+        """Read the chunks of a selection that are on this machine."""
+        batch = list(batch_info)
+        session, transform = _session_of(batch, near_session), self.sync_transform
+        if session is None or transform is None or self.supports_partial_decode:
+            return super().read_sync(batch, out, drop_axes, max_workers)
+        path, coordinates = _chunks_of([item[0] for item in batch])
+        decoder = ChunkDecoder(transform, out, drop_axes)
+        return run_blocking(
+            read_nearby(session, path, coordinates, batch, decoder, workers=max_workers)
+        )
 
     @override
     async def write(
@@ -390,11 +410,17 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
     """Return the session of all chunks, if they have one and are read over a network."""
+    return _session_of(batch, far_session)
+
+
+def _session_of(
+    batch: Sequence[ReadItem] | Sequence[WriteItem], choose: Callable[[Store], SessionState | None]
+) -> SessionState | None:
     if not batch or not isinstance(first := batch[0][0], StorePath):
         return None
     store = first.store
     is_same = all(isinstance(item[0], StorePath) and item[0].store is store for item in batch)
-    return far_session(store) if is_same else None
+    return choose(store) if is_same else None
 
 
 def _chunks_of(getters: Sequence[ByteGetter]) -> tuple[str, Coordinates]:

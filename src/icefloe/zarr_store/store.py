@@ -447,6 +447,14 @@ def far_session(store: Store) -> SessionState | None:
     return store._state  # noqa: SLF001
 
 
+def near_session(store: Store) -> SessionState | None:
+    """Return the session of a store of ours whose chunks are read without a network."""
+    if not isinstance(store, IcechunkStore) or not store._supports_sync_io:  # noqa: SLF001
+        return None
+    store._is_open = True  # noqa: SLF001 - as `get` does
+    return store._state  # noqa: SLF001
+
+
 def blocking_view(store: IcechunkStore) -> IcechunkStore:
     """Return another store on the same session, for threads that may wait for a network."""
     view = type(store)(store._state, store._owner, read_only=store._read_only)  # noqa: SLF001

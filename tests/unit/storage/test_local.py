@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.storage import local
 from icefloe.storage.directory import open_directory, open_draft
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.locks import hold_lock
@@ -59,6 +60,29 @@ def test_listing_does_not_enter_other_prefixes(backend: LocalBackend, tmp_path: 
         assert run_blocking(keys_of(backend, "a/b/c")) == ["a/b/c"]
     finally:
         (tmp_path / "b").chmod(0o755)
+
+
+def test_large_ranges_are_read_in_pieces_into_one_buffer(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(256)) * 4
+    run_blocking(backend.put("a/big", data))
+    monkeypatch.setattr(local, "_MOST_AT_ONCE", 100)
+    preadv = os.preadv
+    lengths = list[int]()
+
+    def short_read(handle: int, buffers: list[memoryview], start: int) -> int:
+        lengths.append(len(buffers[0]))
+        return preadv(handle, [buffers[0][:300]], start)
+
+    monkeypatch.setattr(os, "preadv", short_read)
+    assert run_blocking(backend.get("a/big")).data == data
+    assert lengths == [1024, 724, 424, 124]
+    [part] = run_blocking(backend.get_ranges("a/big", [(10, 1000)]))
+    assert part == data[10:1000]
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(StorageError, match="ended after 10 bytes"):
+        run_blocking(backend.get("a/big", (10, 500)))
 
 
 def test_cycles_of_links_end(backend: LocalBackend, tmp_path: Path) -> None:
