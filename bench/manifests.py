@@ -4,7 +4,8 @@ We work with no configuration at all. The reference works with its default, one 
 array, and with a layout split by hand.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,7 @@ from bench.archive import BUCKET, CHUNK_BYTES
 from bench.engine_location import Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.manifests_building import PART_CHUNKS, build, built, config_of, set_refs
-from bench.measure import measured
+from bench.measure import in_fresh_process, measured
 from icefloe.config.manifest_sets import DEFAULT_CHUNK_MANIFESTS, effective_chunk_manifests
 from icefloe.format.ids import NodeId
 from icefloe.manifests.packer import ArrayFacts, pack
@@ -145,6 +146,33 @@ def _bytes_of_first_read(lib: ModuleType, location: Location) -> int:
     return sum((Path(location.path) / key).stat().st_size for key in fetched)
 
 
+def _written_by_reference(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
+    """Look up a chunk, and compare versions, where the reference wrote all of it."""
+    rows = scale.of(1_000_000, 50_000)
+    in_fresh_process("bench.reference", "commit", str(rows), "10", "1", "alike", location.path)
+    commits = [one.id for one in location.open(lib).ancestry(branch="main")]
+
+    def find() -> None:
+        session = location.open(lib).readonly_session("main")
+        assert session.chunk_type("/array", [rows * 7 // 9]) == lib.ChunkType.virtual
+
+    def compare() -> None:
+        diff = location.open(lib).diff(from_snapshot_id=commits[1], to_snapshot_id=commits[0])
+        assert not diff.is_empty()
+
+    figures = {}
+    for name, work in (("find", find), ("diff", compare)):
+        figures[f"{name} seconds"] = best_of(5, work)
+        figures[f"{name} cpu"] = min(_processor_seconds_of(work) for _ in range(5))
+    return figures
+
+
+def _processor_seconds_of(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
 # -- packing -------------------------------------------------------------------------------
 
 
@@ -228,6 +256,16 @@ GROUPS: Final = {
             Row("excess", "bytes of manifests for it / its own", unit="ratio", at_most=2),
         ),
         rounds=1,
+    ),
+    "written-by-reference": Group(
+        _written_by_reference,
+        (
+            Row("find seconds", "first chunk of 1M that the reference wrote", 0.1),
+            Row("find cpu", "first chunk of 1M that the reference wrote, processor", 0.1),
+            Row("diff seconds", "diff of 1M changed chunks that the reference wrote", 0.2),
+            Row("diff cpu", "diff of 1M changed chunks that the reference wrote, processor", 0.2),
+        ),
+        rounds=2,
     ),
     "packing": Group(
         _pack,

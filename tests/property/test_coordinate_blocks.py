@@ -36,7 +36,7 @@ def _log(count: int, dimensions: int) -> bytes:
 
 def _log_of_others(count: int, dimensions: int) -> bytes:
     """Write a log as the usual library of flatbuffers lays it out."""
-    lists = dict.fromkeys(ID_LISTS, [])
+    lists: dict[str, list[NodeId]] = {name: [] for name in ID_LISTS}
     updated = {NODE: _cells(count, dimensions).tolist()}
     log = {"id": SnapshotId(bytes(12)), **lists, "updated_chunks": updated, "moves": ()}
     return write_log(log)

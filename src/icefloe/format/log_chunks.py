@@ -332,7 +332,7 @@ def spaced_coordinates(
     start, dimensions = first.vector(slot, 4)
     begin, end = min(table, start - 4), max(table + table_bytes, start + 4 * dimensions)
     to_last = step * (count - 1)
-    is_inside = 0 <= min(begin, begin + to_last) and max(end, end + to_last) <= 4 * len(words)
+    is_inside = min(begin, begin + to_last) >= 0 and max(end, end + to_last) <= 4 * len(words)
     goes_on = table + to_last >= offsets_at + 4 * (count - 1)  # offsets only lead forwards
     if not (is_inside and goes_on and 0 < dimensions <= MAX_DIMENSIONS):
         return None
