@@ -308,6 +308,21 @@ def test_virtual_native_inline_and_missing_chunks_are_read_together(tmp_path: Pa
     np.testing.assert_array_equal(opened(reader.store, OURS)[3:70:3], expected[3:70:3])
 
 
+def test_chunks_deleted_in_a_session_are_missing_at_once() -> None:
+    repository = far_repository(inline_bytes=0)
+    with repository.transaction("main", message="40 chunks") as store:
+        opened(store, OURS, shape=(40,), chunks=(1,), dtype="i4")[:] = np.arange(1, 41)
+    session = repository.writable_session("main")
+    array = opened(session.store, OURS)
+    array[5:30] = 0  # the fill value
+    array[10] = 7
+    expected = np.arange(1, 41)
+    expected[5:30], expected[10] = 0, 7
+    assert array.nchunks_initialized == 16
+    np.testing.assert_array_equal(array[:], expected)
+    np.testing.assert_array_equal(array[3:9], expected[3:9])
+
+
 def test_chunks_of_a_pack_share_requests() -> None:
     storage = icefloe.in_memory_storage()
     repository = far_repository(storage=storage, inline_bytes=0)

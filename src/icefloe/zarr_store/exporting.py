@@ -38,7 +38,7 @@ _JSON: Final = "application/json"
 _CONSOLIDATED: Final = "consolidated_metadata"
 _FEW_CHUNKS: Final = 1024
 _ARRAYS_AT_ONCE: Final = 64
-"""So many arrays of few chunks are copied together, as each of them would be a wait by itself."""
+"""Up to this many arrays of few chunks are copied together: each would be a wait by itself."""
 
 
 class ExportRules(Record):

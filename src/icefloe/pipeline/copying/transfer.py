@@ -210,7 +210,7 @@ class CapturingStore(_PlainStore):
 
 _OBJECTS_PER_NOTE: Final = 512
 _BATCHES_AT_ONCE: Final = 16
-"""Where requests wait for a network, so many batches of regions are copied together."""
+"""Where requests wait for a network, at most this many batches of regions are copied together."""
 
 type NewNote = Callable[[], str]
 """Gives the key of a new note."""
