@@ -7,8 +7,8 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
+from matplotlib import dates as mdates
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ COLOURS = {
     Presence.PARTIAL: ("in part", "#8fbf9f"),
     Presence.MISSING: ("missing", "#d65f5f"),
 }
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.titlesize": 10,
@@ -123,10 +123,11 @@ def draw_curves(axis: Axes, repository: icefloe.Repository) -> None:
 
 def draw_coverage(axis: Axes, coverage: DatasetCoverage) -> None:
     """Draw what a dataset has, lacks, and got late, along its dates."""
+    dates: Any = mdates  # has no types
     for row, family in enumerate(coverage.families):
         for span in family.spans:
             begin, end = (
-                date2num(datetime.fromisoformat(text)) for text in (span.first, span.last)
+                dates.date2num(datetime.fromisoformat(text)) for text in (span.first, span.last)
             )
             width = (end - begin) * span.steps / max(span.steps - 1, 1) or 1
             axis.broken_barh([(begin, width)], (row, 0.8), color=COLOURS[span.presence][1])
@@ -139,6 +140,7 @@ def draw_coverage(axis: Axes, coverage: DatasetCoverage) -> None:
 
 def with_dates(axis: Any) -> None:
     """Write dates below an axis, as short as they can be."""
-    locator = AutoDateLocator()
+    dates: Any = mdates  # has no types
+    locator = dates.AutoDateLocator()
     axis.xaxis.set_major_locator(locator)
-    axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -28,10 +28,10 @@ ANSWERS = "AKIALAB\nvery-secret\n\n"
 class MemoryKeyring(KeyringBackend):
     """A keyring that lasts as long as a test."""
 
-    priority = 1  # type: ignore[assignment]
+    priority = 1
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.passwords: dict[tuple[str, str], str] = {}
 
     def get_password(self, service: str, username: str) -> str | None:
@@ -151,7 +151,8 @@ def test_virtual_chunks_are_authorised_with_a_saved_credential() -> None:
     assert [*access] == ["s3://era5/"]
     granted = access["s3://era5/"]
     assert isinstance(granted, Credentials.S3)
-    assert granted.credentials.credentials.access_key_id == "AKIALAB"
+    keys: Any = granted.credentials
+    assert keys.credentials.access_key_id == "AKIALAB"
     run("create", "cube")
     wrong = run("export", "cube", "out", "--authorize", "lab=gs://era5/", code=2)
     assert "does not open" in wrong.stderr
@@ -175,7 +176,7 @@ def test_wrong_variables_are_explained(settings: Path, arguments: tuple[str, ...
 
 
 def test_a_machine_without_a_keyring_is_told_of_the_environment(settings: Path) -> None:
-    keyring.set_keyring(NoKeyring())
+    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
     failed = run("credential", "add", "lab", typed=ANSWERS, code=WRONG)
     assert "credential add NAME --env" in " ".join(failed.stderr.split())
     assert "very-secret" not in failed.output
