@@ -48,7 +48,7 @@ _HELD_SECONDS: Final = 15.0
 _MOST_THREADS: Final = 32
 _MOST_ARRAYS: Final = 16
 _SMALL_ARRAY: Final = 16
-"""The most chunks that are planned at a time."""
+"""Arrays with at most this number of chunks are read whole, one after the other."""
 
 
 class Box(Record):
@@ -99,7 +99,7 @@ class Course:
     []
     [Box(first=(2,), last=(4,))]
     [Box(first=(4,), last=(7,))]
-    []
+    [Box(first=(7,), last=(12,))]
     """
 
     def __init__(self) -> None:
