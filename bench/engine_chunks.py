@@ -147,14 +147,14 @@ def huge(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, floa
             with _using(pipeline):
                 store = place.open(lib).readonly_session("main").store
                 reader: Any = zarr.open_array(store, path="a", mode="r")
-                found: list[Any] = []
+                arrays: list[Any] = []
 
-                def read(reader: Any = reader, found: list[Any] = found) -> int:
-                    found.append(reader[:])
+                def read(reader: Any = reader, arrays: list[Any] = arrays) -> int:
+                    arrays.append(reader[:])
                     return size
 
                 peak = measured(read).rss_growth_bytes
-                assert np.array_equal(found[0], data)
+                assert np.array_equal(arrays[0], data)
             figures[f"{name} read {_PIPELINES[pipeline]}"] = peak - size
     return figures
 

@@ -176,7 +176,7 @@ def test_reads_and_writes_equal_those_of_zarr(data: st.DataObject) -> None:
     draw = data.draw
     layout = draw(layouts())
     shape, dtype = layout["shape"], layout["dtype"]
-    make_repository = draw(st.sampled_from([far_repository, near_repository]))
+    make_repository: Any = draw(st.sampled_from([far_repository, near_repository]))
     repository = make_repository(inline_bytes=draw(st.sampled_from([0, 40])))
     packing: Any = draw(
         st.sampled_from([False, PackingOptions(max_chunk_bytes=200, pack_bytes=500)])
