@@ -60,8 +60,9 @@ class FilesToStage(Record, kw_only=True):
             job.engine.share(job.context, self.access) as workers,
             scan(job, states, self.parse, workers).kept() as scanned,
         ):
-            number, sizes = counted(len(states), "file"), sum(state.size or 0 for state in states)
-            with job.watch.stage("scan", number, items=len(states), size_bytes=sizes):
+            files = counted(len(states), "file")
+            sizes = sum(state.size or 0 for state in states)
+            with job.watch.stage("scan", files, items=len(states), size_bytes=sizes):
                 facts = gather_facts(scanned, states)
             with job.watch.stage("combine", counted(len(facts), "file")):
                 combined = combine(facts, self.options, None, self.rules)
