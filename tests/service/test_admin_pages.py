@@ -635,8 +635,14 @@ def test_a_bucket_is_changed_and_its_secrets_stay(desk: Desk) -> None:
     ada.text = stale
     assert ada.send(f"{path}/edit", **fields).status_code == 412
     ada.open(f"{path}/edit?delegation=static")
-    static = {"platform": "s3", "bucket": "b", "shares_static_keys": "yes", "delegation": "static"}
-    assert ada.send(f"{path}/edit", **static, **secrets).url.path == path
+    static = {
+        "platform": "s3",
+        "bucket": "fixed",
+        "shares_static_keys": "yes",
+        "delegation": "static",
+    }
+    kept = ada.send(f"{path}/edit", **static, **secrets)
+    assert kept.url.path == path, text_of(kept.text)
 
     ada.open(f"{path}/edit")
     assert ada.send(f"{path}/forget", confirm_name="other").status_code == 422
