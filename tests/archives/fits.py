@@ -1,6 +1,6 @@
 """Archives of FITS files, made and read by astropy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,24 @@ def nights(make: Units, count: int = 2) -> Write:
     return write
 
 
+def named(units: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the units of a file with names that differ."""
+    seen: set[str] = set()
+    for number, unit in enumerate(units):
+        name = unit.name or str(number)
+        name = f"{name}_{number}" if name in seen else name
+        seen.add(name)
+        yield name, unit
+
+
 def read(*names: str) -> Any:
     """Read images with astropy, and put nights together."""
 
     def reader(paths: Sequence[Path]) -> Expected:
         found: dict[str, list[Any]] = {}
         for path in paths:
-            seen: set[str] = set()
             with fits.open(path, memmap=False) as units:
-                for number, unit in enumerate(units):
-                    name = unit.name or str(number)
-                    name = f"{name}_{number}" if name in seen else name
-                    seen.add(name)
+                for name, unit in named(units):
                     if unit.is_image and unit.data is not None and (not names or name in names):
                         found.setdefault(name, []).append(np.array(unit.data))
         return {
@@ -74,6 +80,22 @@ def read_with_cards(paths: Sequence[Path]) -> Expected:
         pixels[:, 2] = np.arange(header["NAXIS3"])
         waves = WCS(header).all_pix2world(pixels, 0)[:, 2]
         found["PRIMARY_z"] = xarray.Variable(("z",), waves)
+    return found
+
+
+def read_with_axes(paths: Sequence[Path]) -> Expected:
+    """Read also the coordinates of images whose two axes do not depend on each other."""
+    found = dict(read()(paths))
+    with fits.open(paths[0]) as units:
+        for name, unit in named(units):
+            if name not in found:
+                continue
+            for axis, letter in enumerate("xy"):
+                length = unit.header[f"NAXIS{axis + 1}"]
+                pixels = np.zeros((length, 2))
+                pixels[:, axis] = np.arange(length)
+                world = WCS(unit.header).all_pix2world(pixels, 0)[:, axis]
+                found[f"{name}_{letter}"] = xarray.Variable((letter,), world)
     return found
 
 

@@ -148,7 +148,7 @@ CASES = (
         "o4sp040b0_raw.fits",
         "astropy",
         "night",
-        reader=fits.read(),
+        reader=fits.read_with_axes,
         options=order("night"),
         pair=fits.images,
     ),

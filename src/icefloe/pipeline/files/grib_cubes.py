@@ -164,9 +164,8 @@ def read_grib(url: str, size: int, options: ParseOptions, access: SourceAccess) 
     for cube in cubes:
         content.add(cube)
     holes = {note for cube in cubes for note in cube.holes()}
-    return FileContent(
-        content.arrays, content.attributes, (*notes, *sorted(holes)), content.digests
-    )
+    notes = (*notes, *sorted(holes))
+    return FileContent(content.arrays, content.attributes, notes, digests=content.digests)
 
 
 def _groups_note(cubes: "Sequence[_Cube]") -> str:
