@@ -436,7 +436,7 @@ def test_a_dataset_is_opened_by_url(here: World, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["cid"])
     monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
     assert xarray.open_dataset(url, engine="icefloe").u.values.tolist() == [1, 1, 1]
-    assert xarray.open_dataset(url, tag="first").u.values.tolist() == [0, 0, 0]
+    assert xarray.open_dataset(url, engine="icefloe", tag="first").u.values.tolist() == [0, 0, 0]
     with pytest.raises(icefloe.InvalidInputError, match="the service decides"):
         xarray.open_dataset(url, engine="icefloe", authorize_virtual_chunk_access={})
     with pytest.raises(icefloe.InvalidInputError, match="get_repo"):

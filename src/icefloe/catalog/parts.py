@@ -19,7 +19,7 @@ def read_filter(nodes: Iterable[str], ranges: Iterable[str]) -> Filter | None:
         dimension, equals, rest = text.partition("=")
         first, dots, last = (part.strip() for part in rest.partition(".."))
         if not (dimension.strip() and equals and dots) or first == last == "":
-            problem = f"{text!r} is no range like time=2026-01-01..2026-12-31 or lat=30.."
+            problem = f"{text!r} is no range like DIM=FIRST..LAST, DIM=FIRST.. or DIM=..LAST"
             raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
         bounds[dimension.strip()] = (_bound(first), _bound(last))
     return Filter(paths, bounds) if paths or bounds else None

@@ -64,6 +64,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"\battributes='(\w+)'", r"--attributes \1"),
         (r"copy=CopyOptions\.of\(\)", "`icefloe ingest native`"),
         (r"copy=CopyOptions\.of\(decode=True\)", "`icefloe ingest native` with --decode"),
+        (r"\bleave out group='[^']*'", "leave out --source-group"),
         (r"\bfill_missing=True", "--fill-missing"),
         (r"\bfollow_links=True", "--follow-links"),
         (r"\(variables=\.\.\.\)", "(--variables)"),

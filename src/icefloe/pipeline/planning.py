@@ -27,8 +27,9 @@ from icefloe.reports import counted, shown_bytes
 TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
-_BYTES_PER_COPY: Final = 32 << 20
 """So many references at most are built into manifests by one task, on average."""
+_BYTES_PER_COPY: Final = 32 << 20
+"""Smaller regions share a task of about this size."""
 FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of this many itself: compressed, they take a few megabytes."""
 
@@ -359,12 +360,10 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 class CopyEstimate(Record, kw_only=True):
     """The work and the needs of copying arrays; see `icefloe.pipeline.plan_copy`.
 
-        >>> from icefloe.errors import ErrorKind, SourceError
-    from icefloe.pipeline.combining.dimensions import Dimension, find_dimensions
-    from icefloe.pipeline.copying.copies import GroupToCopy
-        >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)
-        >>> estimate.objects, estimate.commits
-        (0, 1)
+    >>> from icefloe.pipeline.copying.copies import GroupToCopy
+    >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)
+    >>> estimate.objects, estimate.commits
+    (0, 1)
     """
 
     arrays: int

@@ -504,7 +504,7 @@ def _variables(
         listed = ", ".join(f"{name!r} ({place})" for name, place in doubtful.items())
         raise SourceError(
             f"{url} has several fields with the same coordinates, which differ in something that"
-            f" cfgrib gives no coordinate for: {listed}. Leave them out (drop={[*doubtful]!r})",
+            f" cfgrib gives no coordinate for: {listed}. Leave them out (drop=...)",
             ErrorKind.SOURCE_UNSUPPORTED,
             url=url,
         )

@@ -312,7 +312,8 @@ class _Describing(_Reading):
         metadata = self._metadata(dataset, _described_type(dataset.name, kind), _filled(settings))
         for number in range(settings.get_nfilters()):
             code, _, _, name = settings.get_filter(number)
-            self._reasons[dataset.path] = f"{_filter_name(code, name)} in the chunks of HDF5"
+            if self._reasons[dataset.path] == f"filter {code}":
+                self._reasons[dataset.path] = f"{_filter_name(code, name)} in the chunks of HDF5"
             if not h5z.filter_avail(code):
                 raise NotImplementedError(f"{dataset.name}: no library knows filter {code}")
         is_small = math.prod(shape) * kind.itemsize <= _SMALL_BYTES and kind.kind != "O"

@@ -285,8 +285,8 @@ def _refuse_compounds(url: str, arrays: Mapping[str, RawArray]) -> None:
     if compound:
         listed = ", ".join(map(repr, compound))
         raise SourceError(
-            f"{listed} in {url} has a compound type, of which no array of Zarr can be made: leave"
-            f" it out (drop={tuple(compound)!r})",
+            f"{url} has compound types, of which no arrays of Zarr can be made: {listed}. Leave"
+            " them out (drop=...)",
             ErrorKind.SOURCE_UNSUPPORTED,
             url=url,
         )
