@@ -14,7 +14,7 @@ from typing import Final
 from icefloe.codecs import joined_sections
 from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, SourceError
-from icefloe.pipeline.files.sources import SourceAccess, SourceObject
+from icefloe.pipeline.files.sources import SourceAccess, SourceObject, truncated
 from icefloe.records import Record
 from icefloe.storage import ByteRange
 from icefloe.storage.keys import merge_ranges
@@ -63,6 +63,10 @@ class _DamagedError(Exception):
     """The file is not a sequence of messages."""
 
 
+class _CutError(_DamagedError):
+    """The file ends before the byte that is the argument."""
+
+
 class _Windows:
     """Reads parts of a file in windows, and keeps those."""
 
@@ -81,7 +85,7 @@ class _Windows:
     def at(self, start: int, count: int) -> bytes:
         """Return bytes of the file."""
         if start + count > self.size:
-            raise _DamagedError(f"it ends at byte {self.size}, and refers to {start + count}")
+            raise _CutError(start + count)
         if count > _MOST_HEADER:
             raise _DamagedError(f"a header at byte {start} claims to have {count} bytes")
         row = bisect_right(self._starts, start) - 1
@@ -119,6 +123,8 @@ def read_messages(url: str, size: int, access: SourceAccess) -> Messages:
 
                 return Messages(tuple(_scanned(_Windows(seek_and_read, size))))
         return _remote(source, url, size, access)
+    except _CutError as error:
+        raise truncated(url, error.args[0], size) from error
     except _DamagedError as error:
         raise SourceError(
             f"{url} cannot be read as GRIB: {error}", ErrorKind.SOURCE_DAMAGED, url=url
@@ -255,9 +261,7 @@ def _fields_2(windows: _Windows, start: int, head: bytes) -> Iterator[Field]:
     length = int.from_bytes(head[8:])
     end = start + length - 4
     if start + length > windows.size:
-        raise _DamagedError(
-            f"the message at byte {start} has {length} bytes, and the file {windows.size}"
-        )
+        raise _CutError(start + length)
     sections: dict[int, bytes] = {}
     position, number = start + _HEAD, 0
     while position < end:
@@ -294,10 +298,10 @@ def _field_1(windows: _Windows, start: int, head: bytes) -> Field:
     size = int.from_bytes(windows.at(position, 3))
     if length & 0x800000 and size < 120:  # the way in which large messages tell their length
         length = (length & 0x7FFFFF) * 120 - size + 4
-    if start + length > windows.size or len(grid) < 6 or position >= start + length:
-        raise _DamagedError(
-            f"the message at byte {start} has {length} bytes, and the file {windows.size}"
-        )
+    if start + length > windows.size:
+        raise _CutError(start + length)
+    if len(grid) < 6 or position >= start + length:
+        raise _DamagedError(f"the sections of the message at byte {start} do not fit together")
     if grid[5] != _REGULAR:  # ecCodes counts the points of other grids by the length of the values
         return Field(start, length, 0, windows.at(start, length))
     product[7] &= ~0x40

@@ -49,6 +49,7 @@ from icefloe.pipeline.files.sources import (
     WatchedReader,
     look_at,
     registry_for,
+    truncated,
 )
 from icefloe.pipeline.files.zarr_keys import with_keys_of_format_2
 from icefloe.records import replace
@@ -198,16 +199,7 @@ def _check_ends(url: str, arrays: Mapping[str, RawArray], state: SourceState) ->
     """Refuse a file that ends before data that it claims to have."""
     end = max((array.references.ends_of(url) for array in arrays.values()), default=0)
     if state.size is not None and end > state.size:
-        raise _truncated(url, end, state.size)
-
-
-def _truncated(url: str, end: int, size: int) -> SourceError:
-    return SourceError(
-        f"{url} is truncated: it has {size} bytes, and should have at least {end}."
-        " Fetch it again from where it comes from",
-        ErrorKind.SOURCE_TRUNCATED,
-        url=url,
-    )
+        raise truncated(url, end, state.size)
 
 
 def _explained(
@@ -221,7 +213,7 @@ def _explained(
             return of_storage
     end = stored_end(head)
     if end is not None and state.size is not None and end > state.size:
-        return _truncated(url, end, state.size)
+        return truncated(url, end, state.size)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError):
         return SourceError(

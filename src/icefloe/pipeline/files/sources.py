@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from icefloe.effects import iterate_blocking, run_blocking
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, SourceError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.records import Record, replace
@@ -207,6 +207,16 @@ class WatchedReader:
 
 
 type Pattern = str | PathLike[str]
+
+
+def truncated(url: str, end: int, size: int) -> SourceError:
+    """Return the error for a file that ends before data that it claims to have."""
+    return SourceError(
+        f"{url} is truncated: it has {size} bytes, and should have at least {end}."
+        " Fetch it again from where it comes from",
+        ErrorKind.SOURCE_TRUNCATED,
+        url=url,
+    )
 
 
 class TableSource(Protocol):

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.codecs import TIFF_SEGMENT
-from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.describing import FileContent, RawArray, computed_array
 from icefloe.pipeline.files.facts import canonical_json
 from icefloe.pipeline.files.geotiff import GeoTags, band_attributes, stack_of
 from icefloe.pipeline.files.hdf5 import encoded_fill
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.sources import truncated
 
 DATA: Final = "band_data"
 """The name of the variable, as the engine rasterio of xarray has it."""
@@ -333,12 +333,7 @@ def read_tiff(file: BinaryIO, size: int, url: str, options: ParseOptions) -> Fil
         pages = list(reader.pages(reader.first))
         below = [sub for page in pages for sub in reader.subpages(page)]
     except _TooShortError as error:
-        raise SourceError(
-            f"{url} is truncated: it has {size} bytes, and refers to byte {error.args[0]}."
-            " Fetch it again from where it comes from",
-            ErrorKind.SOURCE_TRUNCATED,
-            url=url,
-        ) from error
+        raise truncated(url, error.args[0], size) from error
     if not pages:
         raise ValueError("it has no page")
     return _Dataset(url, pages, below, options).content()
