@@ -227,7 +227,7 @@ def test_updating_a_clone() -> None:
     other = icefloe.Repository.open(target).writable_session("main")
     run_blocking(put_chunk(other, 6, 67, BIG))
     other.commit("in the clone")
-    with pytest.raises(icefloe.ConflictError, match="1 versions that the source does not list"):
+    with pytest.raises(icefloe.ConflictError, match="1 version that the source does not list"):
         clone(source, target, update=True)
 
 
