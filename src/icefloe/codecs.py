@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, override
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, override
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,39 +45,29 @@ _IMAGES: Final = frozenset(
 """Compressions whose result has a shape and a data type."""
 
 
+TIFF_SEGMENT: Final = "icefloe.tiff"
+"""The name of the codec."""
+FITS_IMAGE: Final = "icefloe.fits"
+"""The name of the codec."""
+GRIB_FIELD: Final = "icefloe.grib"
+"""The name of the codec."""
+
+
 @dataclass(frozen=True)
-class TiffSegment(ArrayBytesCodec):
-    """A strip or tile of a TIFF file: the last dimensions of its chunk are band, y and x.
-
-    A strip may have fewer rows than the chunk; the rest is zero and lies outside of the array.
-
-    >>> TiffSegment("lzw", predictor=2).to_dict()["configuration"]
-    {'compression': 'lzw', 'predictor': 2}
-    """
+class _ForeignCodec(ArrayBytesCodec):
+    """Decodes chunks in foreign files, and encodes none."""
 
     is_fixed_size = False
-
-    compression: Compression = "none"
-    endian: Literal["little", "big"] = "little"
-    predictor: Literal[1, 2, 3] = 1
-    """1 for none, 2 for differences of neighbours, 3 for those of the bytes of floats."""
-    bits: int = 0
-    """Bits of a packed sample; 0 for samples of whole bytes."""
-    reversed_bits: bool = False
-    """Whether the first pixel is in the lowest bit of a byte."""
-    colours: Literal["", "ycbcr", "rgb", "gray", "cmyk"] = ""
-    """What a JPEG image stores."""
-    tables: str = ""
-    """Tables that all JPEG images of a file share, as base64."""
-    scale: int = 1
-    """By which samples are multiplied: masks of one bit are stored as 0 and 255."""
+    _name: ClassVar[str]
+    _content: ClassVar[str]
+    """What an array refers to."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Make the codec from its metadata."""
         settings = data.get("configuration") or {}
         if unknown := settings.keys() - {field.name for field in fields(cls)}:
-            raise FormatError(f"the codec icefloe.tiff has no setting {min(unknown)!r}")
+            raise FormatError(f"the codec {cls._name} has no setting {min(unknown)!r}")
         return cls(**settings)
 
     @override
@@ -88,7 +78,7 @@ class TiffSegment(ArrayBytesCodec):
             for field, value in zip(fields(self), asdict(self).values(), strict=True)
             if value != field.default
         }
-        return {"name": TIFF_SEGMENT, "configuration": settings}
+        return {"name": self._name, "configuration": settings}
 
     @override
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
@@ -110,11 +100,45 @@ class TiffSegment(ArrayBytesCodec):
 
     def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
         raise SourceError(
-            "this array refers to chunks of TIFF files, and no chunks can be written in their"
+            f"this array refers to {self._content}, and no chunks can be written in their"
             " format: copy the data first (icefloe rechunk), and write to the copy",
             ErrorKind.SOURCE_UNSUPPORTED,
         )
 
+    def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+        """Decode bytes to a chunk of a shape and data type."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TiffSegment(_ForeignCodec):
+    """A strip or tile of a TIFF file: the last dimensions of its chunk are band, y and x.
+
+    A strip may have fewer rows than the chunk; the rest is zero and lies outside of the array.
+
+    >>> TiffSegment("lzw", predictor=2).to_dict()["configuration"]
+    {'compression': 'lzw', 'predictor': 2}
+    """
+
+    _name = TIFF_SEGMENT
+    _content = "chunks of TIFF files"
+
+    compression: Compression = "none"
+    endian: Literal["little", "big"] = "little"
+    predictor: Literal[1, 2, 3] = 1
+    """1 for none, 2 for differences of neighbours, 3 for those of the bytes of floats."""
+    bits: int = 0
+    """Bits of a packed sample; 0 for samples of whole bytes."""
+    reversed_bits: bool = False
+    """Whether the first pixel is in the lowest bit of a byte."""
+    colours: Literal["", "ycbcr", "rgb", "gray", "cmyk"] = ""
+    """What a JPEG image stores."""
+    tables: str = ""
+    """Tables that all JPEG images of a file share, as base64."""
+    scale: int = 1
+    """By which samples are multiplied: masks of one bit are stored as 0 and 255."""
+
+    @override
     def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
         """Decode a strip or tile to a chunk of a shape and data type."""
         *_, bands, rows, columns = (1, *shape)
@@ -204,9 +228,6 @@ class TiffSegment(ArrayBytesCodec):
         )
 
 
-TIFF_SEGMENT: Final = "icefloe.tiff"
-"""The name of the codec."""
-
 _COLOUR_SPACES: Final = {
     "ycbcr": ("YCBCR", "RGB"),
     "rgb": ("RGB", "RGB"),
@@ -249,61 +270,22 @@ def _imagecodecs() -> Any:
 
 
 @dataclass(frozen=True)
-class FitsImage(ArrayBytesCodec):
+class FitsImage(_ForeignCodec):
     """An image of a FITS file that no codec of Zarr decodes.
 
     >>> FitsImage(stored=">i2").to_dict()
     {'name': 'icefloe.fits', 'configuration': {'stored': '>i2'}}
     """
 
-    is_fixed_size = False
+    _name = FITS_IMAGE
+    _content = "images of FITS files"
 
     compressed: bool = False
     """Whether the bytes are a whole unit with compressed tiles, which astropy decodes."""
     stored: str = ""
     """Otherwise, the type of integers that are stored with the other sign."""
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make the codec from its metadata."""
-        settings = data.get("configuration") or {}
-        if unknown := settings.keys() - {"compressed", "stored"}:
-            raise FormatError(f"the codec {FITS_IMAGE} has no setting {min(unknown)!r}")
-        return cls(**settings)
-
     @override
-    def to_dict(self) -> dict[str, Any]:
-        """Return the metadata: settings that are not the defaults."""
-        settings: dict[str, Any] = (
-            {"compressed": True} if self.compressed else {"stored": self.stored}
-        )
-        return {"name": FITS_IMAGE, "configuration": settings}
-
-    @override
-    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
-        """Refuse: the size follows from the content."""
-        raise NotImplementedError
-
-    @override
-    async def _decode_single(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
-        return await offload(lambda: self._decode_sync(chunk_data, chunk_spec))
-
-    def _decode_sync(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
-        kind = chunk_spec.dtype.to_native_dtype()
-        values = self.decoded(chunk_data.to_bytes(), chunk_spec.shape, kind)
-        return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
-
-    @override
-    async def _encode_single(self, chunk_data: "NDBuffer", chunk_spec: "ArraySpec") -> "Buffer":
-        return self._encode_sync(chunk_data, chunk_spec)
-
-    def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
-        raise SourceError(
-            "this array refers to images of FITS files, and no chunks can be written in their"
-            " format: copy the data first (icefloe rechunk), and write to the copy",
-            ErrorKind.SOURCE_UNSUPPORTED,
-        )
-
     def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
         """Decode an image to a chunk of a shape and data type."""
         values = self._unpacked(data) if self.compressed else self._with_other_sign(data, kind)
@@ -340,12 +322,8 @@ class FitsImage(ArrayBytesCodec):
             raise FormatError(f"astropy cannot decode the FITS image: {error}") from error
 
 
-FITS_IMAGE: Final = "icefloe.fits"
-"""The name of the codec."""
-
-
 @dataclass(frozen=True)
-class GribField(ArrayBytesCodec):
+class GribField(_ForeignCodec):
     """A field of a GRIB message, decoded by ecCodes.
 
     The last dimensions of its chunk are those of the grid, with points in the order in which the
@@ -355,56 +333,15 @@ class GribField(ArrayBytesCodec):
     {'name': 'icefloe.grib', 'configuration': {}}
     """
 
-    is_fixed_size = False
+    _name = GRIB_FIELD
+    _content = "messages of GRIB files"
 
     key: Literal["values", "latitudes", "longitudes"] = "values"
     """What is read of the message: its values, or the coordinates of its points."""
     field: int = 0
     """The number of the field, in messages that have several."""
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make the codec from its metadata."""
-        settings = data.get("configuration") or {}
-        if unknown := settings.keys() - {"key", "field"}:
-            raise FormatError(f"the codec {GRIB_FIELD} has no setting {min(unknown)!r}")
-        return cls(**settings)
-
     @override
-    def to_dict(self) -> dict[str, Any]:
-        """Return the metadata: settings that are not the defaults."""
-        settings: dict[str, Any] = {}
-        if self.key != "values":
-            settings["key"] = self.key
-        if self.field:
-            settings["field"] = self.field
-        return {"name": GRIB_FIELD, "configuration": settings}
-
-    @override
-    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: "ArraySpec") -> int:
-        """Refuse: the size follows from the content."""
-        raise NotImplementedError
-
-    @override
-    async def _decode_single(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
-        return await offload(lambda: self._decode_sync(chunk_data, chunk_spec))
-
-    def _decode_sync(self, chunk_data: "Buffer", chunk_spec: "ArraySpec") -> "NDBuffer":
-        kind = chunk_spec.dtype.to_native_dtype()
-        values = self.decoded(chunk_data.to_bytes(), chunk_spec.shape, kind)
-        return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
-
-    @override
-    async def _encode_single(self, chunk_data: "NDBuffer", chunk_spec: "ArraySpec") -> "Buffer":
-        return self._encode_sync(chunk_data, chunk_spec)
-
-    def _encode_sync(self, _chunk_data: "NDBuffer", _chunk_spec: "ArraySpec") -> "Buffer":
-        raise SourceError(
-            "this array refers to messages of GRIB files, and no chunks can be written in their"
-            " format: copy the data first (icefloe rechunk), and write to the copy",
-            ErrorKind.SOURCE_UNSUPPORTED,
-        )
-
     def decoded(self, data: bytes, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
         """Decode a message to a chunk of a shape and data type."""
         library = load_eccodes()
@@ -428,9 +365,6 @@ class GribField(ArrayBytesCodec):
         chunk: NDArray[Any] = np.asarray(values, kind).reshape(shape)
         return chunk
 
-
-GRIB_FIELD: Final = "icefloe.grib"
-"""The name of the codec."""
 
 _MISSING: Final = -1e300
 """Stands for missing points while ecCodes decodes: no unit makes such a number."""
