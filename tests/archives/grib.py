@@ -326,13 +326,13 @@ CASES = (
         "GRIB2, percentiles",
         in_a_file(small(1), percentile(10), percentile(90)),
         virtual=Refused(
-            r"same coordinates.*'t2m'.*drop=\['t2m'\]",
+            r"same coordinates.*'t2m'.*drop=\('t2m',\)",
             Options(parse={"drop": ("t2m",)}),
             read(groups={"": {"shortName": "t"}}),
             "`--drop`",
         ),
         native=Refused(
-            r"same coordinates.*'t2m'.*drop=\['t2m'\]",
+            r"same coordinates.*'t2m'.*drop=\('t2m',\)",
             Options(parse={"drop": ("t2m",)}),
             read(groups={"": {"shortName": "t"}}),
             "`--drop`",

@@ -13,6 +13,10 @@ def _as_options(names: re.Match[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names[0].split(", "))
 
 
+def _as_drops(names: re.Match[str]) -> str:
+    return " ".join(f"--drop {name}" for name in re.findall("'([^']*)'", names[0]))
+
+
 _CREDENTIALS: Final = r"authorize_virtual_chunk_access=icefloe\.containers_credentials"
 
 _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = tuple(
@@ -53,7 +57,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"on_changed='(\w+)'", r"--changed \1"),
         (r"\(memory_per_task\)", "(--memory)"),
         (r"\(drop=\.\.\.\)", "(--drop NAME)"),
-        (r"\bdrop=\('([^']*)',\)", r"--drop \1"),
+        (r"\bdrop=\([^()]+\)", _as_drops),
         (r"\btake_first=\('([^']*)',\)", r"--take-first \1"),
         (r"\btolerance=\{'([^']*)': ([^}]*)\}", r"--tolerance \1=\2"),
         (r"\bconcat=\('([^']*)',\)", r"--concat \1"),

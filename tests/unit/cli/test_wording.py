@@ -91,6 +91,10 @@ def test_words_of_jobs(message: str, expected: str) -> None:
     assert any(word in source.read_text() for source in sources)
 
 
+def test_each_variable_has_an_option_of_its_own() -> None:
+    assert in_shell_words("(drop=('t2m', 'tp',))") == "(--drop t2m --drop tp)"
+
+
 def test_what_a_repository_says_stays() -> None:
     text = "the array '/as_of/memory_per_task' of s3://on_misfit/x"
     assert in_shell_words(text) == text

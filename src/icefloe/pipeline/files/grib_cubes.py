@@ -502,9 +502,10 @@ def _variables(
             variables.append(_Variable(name, tuple(distinct), grid, interval, options.concat))
     if doubtful:
         listed = ", ".join(f"{name!r} ({place})" for name, place in doubtful.items())
+        names = ", ".join(map(repr, doubtful))
         raise SourceError(
             f"{url} has several fields with the same coordinates, which differ in something that"
-            f" cfgrib gives no coordinate for: {listed}. Leave them out (drop=...)",
+            f" cfgrib gives no coordinate for: {listed}. Leave them out (drop=({names},))",
             ErrorKind.SOURCE_UNSUPPORTED,
             url=url,
         )
