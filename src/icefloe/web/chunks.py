@@ -98,7 +98,6 @@ class Cells(Record):
         )
         return np.outer(rows, columns) * (prod(self.num_chunks) // max(1, prod(drawn)))
 
-
     def edges(self, direction: int) -> list[int]:
         """Return the first chunk of each cell downwards (0) or to the right (1), and the end.
 
@@ -107,7 +106,7 @@ class Cells(Record):
         """
         axis, count = self.axes[direction], self.shape[direction]
         length = 1 if axis is None else self.num_chunks[axis]
-        return _edges(length, count).tolist()
+        return [int(edge) for edge in _edges(length, count)]
 
 
 class ChunkGrid(Record, eq=False):

@@ -187,7 +187,7 @@ class HistoryPages:
     # Shared
 
     def _linked(self, request: Request, after: Version) -> Version:
-        """Return the version that the links of a comparison lead to: the later one if none is chosen."""
+        """Return the version that is chosen for links, or else the later one of two."""
         name = request.query_params.get("version")
         return self._viewed.version(name) if name else after
 

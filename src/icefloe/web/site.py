@@ -387,7 +387,9 @@ class Site:
         return version, node
 
     def _page(self, request: Request, version: Version, template: str, **values: Any) -> Response:
-        return self._document(request, version, request.query_params.get("version"), template, **values)
+        return self._document(
+            request, version, request.query_params.get("version"), template, **values
+        )
 
     def _document(
         self,
@@ -457,7 +459,12 @@ class Site:
         above = [parent for _, parent in nodes.ancestors(path)[:-1]]
         nearest = next((p for p in reversed(above) if version.state.tree.find(p) is not None), "/")
         words = f"{nearest} in {version.name}" if nearest != "/" else f"The root of {version.name}"
-        ways.append((words, Target(f"/node{nearest}" if nearest != "/" else "/").address(root, version.name)))
+        ways.append(
+            (
+                words,
+                Target(f"/node{nearest}" if nearest != "/" else "/").address(root, version.name),
+            )
+        )
         default = self._viewed.version(None)
         if default.name != version.name and default.state.tree.find(path) is not None:
             words = f"{path} in {default.name}"
@@ -523,7 +530,9 @@ def _shown(value: Any) -> str:
 
 def _readme(text: str) -> tuple[str, str]:
     """Return the beginning of a text, up to the end of a line, and the rest."""
-    text = printable(text[:_LONGEST_README], keep="\n") + ("…" if len(text) > _LONGEST_README else "")
+    text = printable(text[:_LONGEST_README], keep="\n") + (
+        "…" if len(text) > _LONGEST_README else ""
+    )
     if len(text) <= _LONGEST_TEXT:
         return text, ""
     end = max(text.rfind(mark, 0, _LONGEST_TEXT) for mark in "\n ") + 1 or _LONGEST_TEXT

@@ -35,7 +35,9 @@ class TimeScale(Record):
         if kind == "numpy.datetime64":
             seconds = _length_of_unit(document_of(node).get("data_type"))
             return None if seconds is None else cls(seconds, 0.0, "proleptic_gregorian")
-        units = decoding.time_units(attributes) if kind.startswith(("int", "uint", "float")) else None
+        units = (
+            decoding.time_units(attributes) if kind.startswith(("int", "uint", "float")) else None
+        )
         if units is None:
             return None
         # Nanoseconds have the units of microseconds.
@@ -63,7 +65,7 @@ class TimeScale(Record):
         return f"{seconds / _DAY:.6g} days" if seconds >= _DAY else f"{seconds:.6g} seconds"
 
     def header(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Return values counted from the first time among them, and what a script needs for dates."""
+        """Return values counted from the first time, and what a script needs to show dates."""
         known = values[np.isfinite(values)]
         base = float(known.min()) if len(known) else 0.0
         origin = self.origin + base * self.seconds
