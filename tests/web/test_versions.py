@@ -1,4 +1,4 @@
-"""The choice of a version: what pages offer, where a choice leads, and the ways on from a problem."""
+"""The choice of a version: what pages offer, where a choice leads, the ways on from a problem."""
 
 import html
 import re
@@ -20,7 +20,7 @@ MANY = 120
 
 
 def repository_of(spec_version: int) -> icefloe.Repository:
-    """Return a repository with many refs; `gone` is only in the first version, `new` in the last."""
+    """Return a repository with many refs; its last version has `new`, and no `gone` any more."""
     repository = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     with repository.transaction("main", message="first") as store:
         zarr.create_array(store, name="deep/gone", data=np.arange(3))
@@ -29,7 +29,7 @@ def repository_of(spec_version: int) -> icefloe.Repository:
         repository.create_tag(f"tag-{number:03}", first)
     repository.create_branch("side", first)
     session = repository.writable_session("main")
-    zarr.open_group(session.store, mode="a")["deep"].__delitem__("gone")
+    del zarr.open_group(session.store, mode="a", path="deep")["gone"]
     zarr.create_array(session.store, name="new", data=np.arange(3))
     session.commit("second line\n\nand <b>more</b>")
     repository.create_tag("newest", repository.lookup_branch("main"))

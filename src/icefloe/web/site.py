@@ -207,7 +207,7 @@ class Site:
                 return RedirectResponse(target.address(root, name), 303, HEADERS)
             except IcefloeError as error:
                 problem = _problem_text(error)
-        refs, search = self._viewed.refs(), asked.get("search", "").strip()
+        refs, search = self._viewed.refs(version), asked.get("search", "").strip()
         page = ref_page(refs, search, page_number(request))
         return self._page(
             request,
@@ -413,7 +413,7 @@ class Site:
             template,
             viewed=self._viewed,
             version=version,
-            picker=Picker.of(Target.of_request(request, root), root, self._viewed.refs()),
+            picker=Picker.of(Target.of_request(request, root), root, self._viewed.refs(version)),
             link=link,
             area=_area(request.scope["path"].removeprefix(root)),
             navigation=navigation,

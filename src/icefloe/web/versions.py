@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session, state_of
+from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.repo_info import RepoInfo
 from icefloe.records import Record, replace
 from icefloe.repo.snapshot_info import SnapshotInfo
 from icefloe.transactions.session import SessionState
@@ -82,6 +84,7 @@ class Viewed:
         self.description: Final = description
         """What others say of the repository as a whole."""
         self._sessions: Final = Recent[str, tuple[Session, dict[str, Any]]](_MOST_SESSIONS)
+        self._refs: tuple[RepoInfo, list[Ref]] | None = None
 
     def version(self, name: str | None) -> Version:
         """Return the version with a name; the branch `main`, or the first one, for None.
@@ -127,18 +130,23 @@ class Viewed:
         )
         return "Zarr over HTTP, while this page is served", "\n".join(lines)
 
-    def refs(self) -> list[Ref]:
+    def refs(self, version: Version) -> list[Ref]:
         """List all branches and tags: `main`, then those with the newest commits.
 
         In spec 1, where every commit takes a request, they are without commits and in order.
         """
         repository = self.repository
-        if repository.spec_version == 1:
+        state = run_blocking(version.state.context.ledger.repo())
+        if state is None:
             names = {"branch": repository.list_branches(), "tag": repository.list_tags()}
             refs = [Ref(name, kind) for kind in names for name in sorted(names[kind])]
             return sorted(refs, key=lambda ref: ref != Ref(MAIN, "branch"))
-        commits = {"branch": repository.branch_versions(), "tag": repository.tag_versions()}
-        return _newest_first(commits)
+        if (
+            self._refs is None or self._refs[0] is not state
+        ):  # an unchanged state is the same object
+            commits = {"branch": repository.branch_versions(), "tag": repository.tag_versions()}
+            self._refs = state, _newest_first(commits)
+        return self._refs[1]
 
     def with_commit(self, ref: Ref) -> Ref:
         """Return a branch or a tag with the commit that it names."""
