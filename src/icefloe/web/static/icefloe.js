@@ -317,6 +317,7 @@
     async paint() {
       try {
         await this.draw();
+        this.drawSeries?.();
         await this.fillTable();
         return true;
       } catch (error) {
@@ -601,7 +602,9 @@
         const others = header.index.filter(({ name }, axis) => name !== along && this.shape[axis] > 1);
         const point = others.map(({ name, label }) => `${name} ${label}`).join(", ");
         const summary = `Along ${along}${point ? ` at ${point}` : ""}. ${header.note}`.trim();
-        this.seriesLine = new Line(this.series.querySelector(".plot"), header, values, (text) => { caption.textContent = `${summary} ${text}`; });
+        const say = (text) => { caption.textContent = `${summary} ${text}`; };
+        this.drawSeries = () => { this.seriesLine = new Line(this.series.querySelector(".plot"), header, values, say); };
+        this.drawSeries();
         const fill = () => { if (details.open) details.querySelector("div").replaceChildren(lineTable(header, values)); };
         details.ontoggle = fill;
         fill();
