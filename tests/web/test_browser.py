@@ -109,6 +109,20 @@ def test_a_map_is_painted_and_answers_the_pointer(page: Page) -> None:
     expect(status).to_contain_text("lon")
 
 
+@pytest.mark.parametrize("width", [1100, 390])
+def test_the_pointer_is_where_it_is_drawn(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    open_picture(page, "/node/t2m")
+    canvas = page.locator(".canvas canvas")
+    box = canvas.bounding_box()
+    assert box is not None
+    row, column = (box["height"] - 45) / 19, (box["width"] - 160) / 36
+    for lat, lon in ((-90, 0), (-80, 350), (90, 180)):
+        x, y = 70 + (lon / 10 + 0.5) * column, 10 + (9.5 - lat / 10) * row
+        canvas.hover(position={"x": x, "y": y})
+        expect(page.locator(".picture .status")).to_contain_text(f"at lat {lat}, lon {lon}")
+
+
 def test_a_slider_shows_another_step(page: Page) -> None:
     open_picture(page, "/node/t2m")
     before = page.locator(".picture .status").inner_text()

@@ -355,17 +355,19 @@
       // North is up and east is right; other images have their first row on top.
       const flipY = isMap && down.values[0] < down.values[rows - 1];
       const flipX = isMap && right.values[0] > right.values[columns - 1];
-      const beside = this.header.times ? 150 : 90; // dates beside the colours are long
-      const available = Math.max(240, this.place.clientWidth - beside);
+      // Dates beside the rows and the colours are long.
+      const left = Math.max(70, Math.min(140, widthOf(down.labels.map(([, label]) => label)) + 12));
+      const beside = this.header.times ? 150 : 90;
+      const available = Math.max(160, this.place.clientWidth - left - beside);
       const aspect = isMap ? this.mapAspect(down, right) : rows / columns;
       let width = Math.min(available, 1000), height = width * aspect;
       if (height > 560) { height = 560; width = Math.max(60, height / aspect); }
       if (height < 40) height = 40;
       width = Math.min(width, available);
-      this.frame = { x: 70, y: 10, width, height, flipX, flipY, total: width + 70 + beside };
+      this.frame = { x: left, y: 10, width, height, flipX, flipY, total: width + left + beside };
       const canvas = this.canvas(this.frame.total, height + 45);
       const context = canvas.getContext("2d");
-      context.drawImage(this.image(rows, columns, flipX, flipY), 70, 10, this.frame.width, height);
+      context.drawImage(this.image(rows, columns, flipX, flipY), left, 10, width, height);
       if (isMap) await this.drawCoast(context, down, right);
       this.drawAxes(context, down, right);
       if (this.header.range) this.drawColourBar(context);
@@ -488,7 +490,7 @@
       down.labels.forEach(([step, label], number) => {
         if (number % along) return;
         const share = ((step - down.start) / down.stride + 0.5) / down.values.length;
-        context.fillText(label.slice(0, 10), x - 6, y + (flipY ? 1 - share : share) * height + 4);
+        context.fillText(label.slice(0, 20), x - 6, y + (flipY ? 1 - share : share) * height + 4);
       });
       if (down.labels.some(([, label]) => label.length > 6)) return; // there is no room for the name
       context.save();
@@ -522,9 +524,9 @@
     point(event) {
       if (!this.frame || !this.values || this.header.kind === "line") return;
       const box = this.place.firstElementChild.getBoundingClientRect();
-      const scale = box.width / this.frame.total;
-      const across = ((event.clientX - box.left) / scale - this.frame.x) / this.frame.width;
-      const along = ((event.clientY - box.top) / scale - this.frame.y) / this.frame.height;
+      const { x, y, width, height, total } = this.frame;
+      const across = ((event.clientX - box.left) * (total / box.width) - x) / width;
+      const along = ((event.clientY - box.top) * ((height + 45) / box.height) - y) / height;
       if (across < 0 || across >= 1 || along < 0 || along >= 1) {
         this.status.textContent = this.summary;
         return;
