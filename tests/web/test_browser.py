@@ -368,7 +368,7 @@ def test_opened_parts_and_problems_are_accessible(browser: Browser, address: str
                 summary.click()
             expect(page.locator(".series details tbody tr")).to_have_count(2)
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             assert serious_problems(page) == [], path
         page.set_viewport_size({"width": 390, "height": 800})
         page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
