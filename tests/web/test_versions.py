@@ -131,6 +131,16 @@ def test_a_difference_stays_and_its_links_lead_to_the_chosen_version(pages: Test
     assert 'href="/?version=side"' in text
 
 
+def test_a_comparison_without_a_second_version_is_with_that_of_the_page(pages: TestClient) -> None:
+    form = pages.get("/history?version=side").text.partition('<form class="compare"')[2]
+    assert fields(form.partition("</form>")[0]) == [("version", "side")]
+    assert 'name="to" value="" placeholder="side" list="versions"' in form  # a value hides others
+    text = pages.get("/diff?from=tag-000&to=&version=side").text
+    assert "/other" in text
+    assert "tag tag-000" in text
+    assert "branch side" in text
+
+
 def test_versions_are_listed_in_pages_and_found(
     pages: TestClient, many: icefloe.Repository
 ) -> None:

@@ -122,10 +122,10 @@ class HistoryPages:
     def diff(self, request: Request) -> Response:
         """Show how two versions differ."""
         names = [request.query_params.get(key, "").strip() for key in ("from", "to")]
-        if not all(names):
-            version = self._viewed.version(names[1] or request.query_params.get("version") or None)
-            return self._page(request, version, "diff.html", comparison=None, sides=None)
-        before, after = (self._viewed.version(name) for name in names)
+        after = self._viewed.version(names[1] or request.query_params.get("version") or None)
+        if not names[0]:
+            return self._page(request, after, "diff.html", comparison=None, sides=None)
+        before = self._viewed.version(names[0])
         return self._page(
             request,
             self._linked(request, after),

@@ -92,19 +92,22 @@ def describe_cells(
     `kinds` has the number of chunks of each kind in each cell; `chunk_shape` is None for chunks of
     different lengths, which have no coordinates here.
     """
-    listed: list[CellRegion] = []
-    for kind, counts in kinds.items():
-        for box in merged(np.argwhere(counts).astype(np.uint32)).tolist():
-            (top, bottom), (left, right) = box
-            spans = tuple(
-                _cell_span(cells, direction, part, dimensions, chunk_shape)
-                for direction, part in enumerate(box)
-                if cells.axes[direction] is not None
-            )
-            count = int(counts[top:bottom, left:right].sum())
-            listed.append(CellRegion(kind, spans, count))
-    largest = sorted(range(len(listed)), key=lambda number: -listed[number].chunks)[:MOST_REGIONS]
-    return tuple(listed[number] for number in sorted(largest)), len(listed) - len(largest)
+    boxes = [
+        (kind, box, int(counts[slice(*box[0]), slice(*box[1])].sum()))
+        for kind, counts in kinds.items()
+        for box in merged(np.argwhere(counts).astype(np.uint32)).tolist()
+    ]
+    largest = sorted(range(len(boxes)), key=lambda number: -boxes[number][2])[:MOST_REGIONS]
+    listed = []
+    for number in sorted(largest):
+        kind, box, count = boxes[number]
+        spans = tuple(
+            _cell_span(cells, direction, part, dimensions, chunk_shape)
+            for direction, part in enumerate(box)
+            if cells.axes[direction] is not None
+        )
+        listed.append(CellRegion(kind, spans, count))
+    return tuple(listed), len(boxes) - len(listed)
 
 
 def _cell_span(
