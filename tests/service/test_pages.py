@@ -76,6 +76,9 @@ ANSWERS = {
     "/repos/lab/map/node/none": (303, 404, 404, 404, 404),
     "/repos/lab/map/none": (303, 404, 404, 404, 404),
     "/repos/lab/map/history": (303, 404, 200, 200, 200),
+    "/repos/lab/map/versions": (303, 404, 200, 200, 200),
+    "/repos/lab/map/versions?moment=2999-01-01T00:00": (303, 404, 303, 303, 303),
+    "/repos/lab/map/commit": (303, 404, 200, 200, 200),
     "/repos/lab/map/diff?from=main&to=main": (303, 404, 200, 200, 200),
     "/repos/lab/map/coverage": (303, 404, 200, 200, 200),
     "/repos/lab/map/sources": (303, 404, 200, 200, 200),
@@ -124,6 +127,16 @@ def test_a_page_answers_each_role(
     for text in texts:
         assert "Traceback" not in text
         assert not [secret for secret in secrets if secret in text]
+
+
+def test_a_missing_node_has_the_pages_of_its_repository(browsers: dict[str, httpx.Client]) -> None:
+    response = browsers["reader"].get("/repos/lab/map/node/none?version=main")
+    assert response.status_code == 404
+    assert 'href="/repos/lab/map/?version=main"' in response.text
+    assert 'href="/repositories"' in response.text
+    answer = browsers["reader"].get("/repos/lab/map/versions?moment=2999-01-01T00:00&of=/history")
+    location = "/repos/lab/map/history?version=2999-01-01T00%3A00"
+    assert answer.headers["location"] == location
 
 
 def test_pages_open_what_the_api_opens(here: World, browsers: dict[str, httpx.Client]) -> None:

@@ -32,12 +32,18 @@ def example_data() -> xarray.Dataset:
             "t2m": (("time", "lat", "lon"), field, {"units": "K", "long_name": "Temperature"}),
             "image": (("y", "x"), np.arange(1200.0).reshape(30, 40)),
             "line": (("time",), np.sin(time / 5.0)),
+            "deep": (
+                ("run", "level", "lat", "lon"),
+                np.arange(2 * 3 * 19 * 36.0).reshape(2, 3, 19, 36),
+            ),
+            "high": (("p",), np.array([1e9, 1.2e9])),
             "names": (("n",), np.array(["a", "b"])),
             "packed": (("p", "q"), np.array([[np.nan, 1.5, 2.0], [2.5, np.nan, 3.0]])),
             "marked": (("p", "q"), np.array([[np.nan, 1.5, 2.0], [2.5, np.nan, 3.0]])),
         },
         {
             "time": ("time", time, {"units": "days since 2024-01-01"}),
+            "level": ("level", [1000.0, 500, 250]),
             "lat": ("lat", lat, {"units": "degrees_north"}),
             "lon": ("lon", lon, {"units": "degrees_east"}),
         },

@@ -1,5 +1,6 @@
 """The pages in a real browser: pictures are painted, keys and pointers work, nothing is loaded."""
 
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 
@@ -24,6 +25,9 @@ PAGES = [
     "/node/names",
     "/node/ocean",
     "/history",
+    "/versions",
+    "/commit?version=v1",
+    "/diff",
     "/diff?from=v1&to=main",
     "/diff/t2m?from=v1&to=main",
 ]
@@ -103,6 +107,20 @@ def test_a_map_is_painted_and_answers_the_pointer(page: Page) -> None:
     page.locator(".canvas canvas").hover(position={"x": 300, "y": 100})
     expect(status).to_contain_text("at lat")
     expect(status).to_contain_text("lon")
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+def test_the_pointer_is_where_it_is_drawn(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    open_picture(page, "/node/t2m")
+    canvas = page.locator(".canvas canvas")
+    box = canvas.bounding_box()
+    assert box is not None
+    row, column = (box["height"] - 45) / 19, (box["width"] - 160) / 36
+    for lat, lon in ((-90, 0), (-80, 350), (90, 180)):
+        x, y = 70 + (lon / 10 + 0.5) * column, 10 + (9.5 - lat / 10) * row
+        canvas.hover(position={"x": x, "y": y})
+        expect(page.locator(".picture .status")).to_contain_text(f"at lat {lat}, lon {lon}")
 
 
 def test_a_slider_shows_another_step(page: Page) -> None:
@@ -193,10 +211,169 @@ def test_chunks_that_changed_are_marked(page: Page) -> None:
 
 
 def test_the_picker_opens_another_version(page: Page) -> None:
-    page.goto("/")
-    page.get_by_label("Version").fill("v1")
+    page.goto("/diff?from=v1&to=main")
+    page.get_by_label("Version").select_option("v1")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("footer")).to_contain_text("tag v1")
+    expect(page.locator("h1")).to_have_text("Difference of two versions")
+    page.get_by_role("link", name="All versions").click()
+    page.get_by_label("Search").fill("MAI")
+    page.get_by_role("button", name="Search").click()
+    page.locator("table").get_by_role("link", name="main").click()
+    expect(page.locator("footer")).to_contain_text("branch main")
+    assert page.url.endswith("/diff?from=v1&to=main&version=main")
+
+
+def test_a_moment_is_a_date_that_is_picked(page: Page, repository: icefloe.Repository) -> None:
+    page.goto("/node/t2m")
+    page.get_by_role("link", name="All versions").click()
+    page.get_by_label("Moment").fill("2999-01-31T12:00:00")
+    page.locator("main").get_by_role("button", name="Show").click()
+    expect(page.locator("h1")).to_contain_text("t2m")
+    expect(page.locator("footer")).to_contain_text(repository.lookup_branch("main"))
+    expect(page.locator("#version")).to_have_value("main@2999-01-31T12:00")
+
+
+def test_keys_move_along_a_line(page: Page) -> None:
+    open_picture(page, "/node/line")
+    status = page.locator(".picture .status")
+    expect(status).to_contain_text(re.compile(r"^-[0-9.]+ to 0\.[0-9]+\.$"))
+    page.locator(".canvas").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    expect(status).to_have_text(f"{np.sin(np.float64(2) / 5):.6g} at time 2024-01-03")
+    expect(page.locator(".u-legend")).to_contain_text("2024-01-03")
+    page.keyboard.press("End")
+    expect(status).to_contain_text("at time 2024-01-20")
+    page.locator("details.values summary").click()
+    rows = page.locator("details.values tbody tr")
+    expect(rows).to_have_count(20)
+    expect(rows.last).to_contain_text("2024-01-20")
+
+
+IS_CUT = """() => {
+    const canvas = document.querySelector('.uplot canvas');
+    const { width, height } = canvas;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
+    const rows = Array.from({ length: height }, (_, y) => y);
+    return [0, width - 1].some((x) => rows.some((y) => data[4 * (y * width + x) + 3]));
+}"""
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+def test_labels_of_a_line_are_not_cut(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    for path in ("/node/line", "/node/high"):
+        open_picture(page, path)
+        assert not page.evaluate(IS_CUT), path
+
+
+def test_a_browser_whose_language_nobody_knows(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address)
+    context.add_init_script(
+        "Object.defineProperty(navigator, 'language', { value: 'C@posix', configurable: true })"
+    )
+    page = context.new_page()
+    open_picture(page, "/node/line")
+    expect(page.locator(".canvas .uplot canvas")).to_be_visible()
+    context.close()
+
+
+def test_a_failure_to_paint_is_told(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address, locale="en-US")
+    context.route("**/vendor/uplot.min.js", lambda route: route.abort())
+    page = context.new_page()
+    page.goto("/node/line")
+    expect(page.locator(".picture .status")).to_contain_text("could not be painted: uPlot")
+    context.close()
+
+
+def test_a_slider_says_its_date(page: Page) -> None:
+    page.goto("/node/t2m")
+    slider = page.get_by_role("slider")
+    expect(slider).to_have_attribute("aria-valuetext", "2024-01-01")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(slider).to_have_attribute("aria-valuetext", "2024-01-02")
+
+
+def test_a_range_is_kept_and_entered(page: Page) -> None:
+    open_picture(page, "/node/t2m?version=v1")
+    low, high = page.get_by_label("Lowest value"), page.get_by_label("Highest value")
+    automatic = low.input_value(), high.input_value()
+    page.get_by_label("Range").select_option("kept")
+    page.locator("input[type=range]").fill("9")
+    expect(page.locator("output")).to_have_text("2024-01-10")
+    expect(page.locator(".picture .status")).to_contain_text("6156 to 6839")
+    assert (low.input_value(), high.input_value()) == automatic
+    before = colours(page)
+    high.fill("7000")
+    high.press("Enter")
+    expect(page.get_by_label("Range")).to_have_value("kept")
+    assert low.input_value() == automatic[0]
+    low.fill("6100")
+    low.press("Enter")
+    assert colours(page) > before  # which was the last colour everywhere
+    page.get_by_role("button", name="Reset").click()
+    expect(page.get_by_label("Range")).to_have_value("robust")
+    assert float(low.input_value()) > 6100
+
+
+def test_a_series_along_the_dimension_that_is_chosen(page: Page) -> None:
+    open_picture(page, "/node/deep")
+    page.locator(".canvas").focus()
+    page.keyboard.press("ArrowUp")
+    page.get_by_label("Series along").select_option("level")
+    page.locator(".canvas").focus()
+    page.keyboard.press("Enter")
+    series = page.locator(".series")
+    expect(series).to_have_attribute("data-ready", "true")
+    expect(series.locator("figcaption")).to_contain_text("Along level at run 0, lat 10")
+    series.locator("summary").click()
+    expect(series.locator("details tbody th")).to_have_text(["1000", "500", "250"])
+    values = [float(text) for text in series.locator("details tbody td").all_inner_texts()]
+    assert np.diff(values).tolist() == [19 * 36] * 2
+    page.get_by_label("Series along").select_option("lon")
+    expect(series.locator("details tbody tr")).to_have_count(36)
+    series.locator(".plot").focus()
+    page.keyboard.press("Home")
+    expect(series.locator("figcaption")).to_contain_text("at lon 0")
+
+
+def test_the_grid_of_chunks_is_a_table(page: Page) -> None:
+    page.goto("/node/ocean/sparse?since=v1")
+    page.locator("#chunks").scroll_into_view_if_needed()
+    page.locator("#chunks details summary").click()
+    rows = page.locator("#chunks tbody tr")
+    texts = [" ".join(row.split()) for row in rows.all_inner_texts()]
+    assert texts == [
+        f"{texts[0].split()[0]} 2 0 to 9 10",
+        "missing 0 to 1 0 to 9 20",
+        "missing 3 to 9 0 to 9 70",
+    ]
+
+
+def test_opened_parts_and_problems_are_accessible(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address, locale="en-US")
+    page = context.new_page()
+    for path in ("/node/deep", "/node/nope", "/?version=nope", "/nothing/here"):
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        if path == "/node/deep":
+            page.locator(".canvas canvas").click(position={"x": 300, "y": 100})
+            expect(page.locator(".series")).to_have_attribute("data-ready", "true")
+            page.locator("#chunks").scroll_into_view_if_needed()
+            expect(page.locator("canvas[data-grid]")).to_be_visible()
+            for summary in page.locator("details summary").all():
+                summary.click()
+            expect(page.locator(".series details tbody tr")).to_have_count(2)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert serious_problems(page) == [], path
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
+        page.set_viewport_size({"width": 1100, "height": 900})
+    context.close()
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.format.nodes import ArrayNode
+from icefloe.pipeline.coverage import Axis
 from icefloe.web import chunks
 from icefloe.web.chunks import Cells
 from icefloe.web.nodes import find_node
+from icefloe.web.pictures import Dimension
+from icefloe.web.regions import describe_cells
 from icefloe.web.versions import Viewed
 
 
@@ -55,3 +58,21 @@ def test_no_cell_counts_more_chunks_than_it_stands_for() -> None:
     cells = Cells.of((5, 200))
     every = np.array(list(product(range(5), range(200))), np.uint32)
     np.testing.assert_array_equal(cells.count(every), cells.room())
+
+
+def test_a_drawn_grid_in_regions() -> None:
+    cells = Cells.of((200, 3))
+    kinds = {"native": cells.count(np.array([[0, 1], [1, 1], [199, 2]], np.uint32))}
+    dimensions = [
+        Dimension("t", 400, None, "", "", Axis("t", 400)),
+        Dimension("x", 30, np.arange(30.0), "m", "", Axis("x", 30, np.arange(30.0))),
+    ]
+    listed, left_out = describe_cells(cells, kinds, dimensions, (2, 10))
+    assert [(region.spans, region.chunks) for region in listed] == [
+        ((("0 to 2", ""), ("1", "10 to 19 m")), 2),
+        ((("198 to 199", ""), ("2", "20 to 29 m")), 1),
+    ]
+    assert left_out == 0
+    checked = {"missing": np.indices(cells.shape).sum(axis=0) % 2}
+    listed, left_out = describe_cells(cells, checked, dimensions, None)
+    assert (len(listed), left_out) == (100, 96 * 3 // 2 - 100)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+import zarr
 from starlette.testclient import TestClient
 
 import icefloe
@@ -22,6 +23,8 @@ PAGES = [
     "/node/ocean",
     "/node/ocean/sparse",
     "/history",
+    "/versions",
+    "/commit?version=v1",
     "/diff",
     "/diff?from=v1&to=main",
     "/diff/t2m?from=v1&to=main",
@@ -79,6 +82,28 @@ def test_an_array_page_shows_dimensions_and_encoding(client: httpx.Client) -> No
 
 def test_an_array_that_cannot_be_drawn_says_why(client: httpx.Client) -> None:
     assert "no numbers to draw" in client.get("/node/names").text
+
+
+def test_a_long_readme_can_be_read_to_its_end() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    lines = [f"{number} lines < before" for number in range(1500)]
+    with repository.transaction("main", message="data") as store:
+        zarr.create_group(store, attributes={"readme": "\n".join(lines)})
+    with TestClient(create_site(Viewed(repository, "x", "x")), "http://localhost") as client:
+        text = html.unescape(client.get("/").text)
+    first, _, rest = text.partition("<summary>The rest of the text</summary>")
+    shown = first.partition('<p class="readme text">')[2].partition("</p>")[0]
+    rest = rest.partition('<p class="text">')[2].partition("</p>")[0]
+    assert len(shown) <= 2_000
+    assert [*shown.splitlines(), *rest.splitlines()] == lines
+
+
+@pytest.mark.parametrize(("name", "expected"), [("marked", "-1.0"), ("packed", "-9")])
+def test_a_marker_of_missing_values_is_a_number(
+    client: httpx.Client, name: str, expected: str
+) -> None:
+    text = client.get(f"/node/{name}").text
+    assert re.search(rf'>_FillValue</th><td class="text">{expected}</td>', text)
 
 
 def test_chunks_are_counted(client: httpx.Client) -> None:

@@ -40,8 +40,8 @@ def picture(client: httpx.Client, path: str) -> tuple[dict[str, Any], NDArray[np
     header = json.loads(content[4 : 4 + length])
     if "levels" in header:
         return header, unpack(content[4 + length :], header["levels"], header["shape"])
-    values = np.frombuffer(content[4 + length :], "<f4").reshape(header["shape"])
-    return header, values
+    kind = "<f8" if header.get("wide") else "<f4"
+    return header, np.frombuffer(content[4 + length :], kind).reshape(header["shape"])
 
 
 def unpack(content: bytes, levels: int, shape: Sequence[int]) -> NDArray[np.float32]:

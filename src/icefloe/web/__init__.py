@@ -1,8 +1,10 @@
 """Pages that show a repository in a browser: its tree, its data and its history.
 
     versions      the repository that is shown, and the version that a page is about
+    picker        the choice of a version, and the page that it opens
     nodes         groups and arrays as rows of the tree
     chunks        how many chunks of each kind an array has, and where
+    times         arrays of times as dates
     pictures      coarse values for a map, an image or a line, with a limit on what is read
     diffs         nodes and chunks of two versions compared
     regions       many chunks as few boxes, in coordinates

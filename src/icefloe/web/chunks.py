@@ -98,6 +98,16 @@ class Cells(Record):
         )
         return np.outer(rows, columns) * (prod(self.num_chunks) // max(1, prod(drawn)))
 
+    def edges(self, direction: int) -> list[int]:
+        """Return the first chunk of each cell downwards (0) or to the right (1), and the end.
+
+        >>> Cells.of((7,)).edges(1)
+        [0, 1, 2, 3, 4, 5, 6, 7]
+        """
+        axis, count = self.axes[direction], self.shape[direction]
+        length = 1 if axis is None else self.num_chunks[axis]
+        return [int(edge) for edge in _edges(length, count)]
+
 
 class ChunkGrid(Record, eq=False):
     """The chunks of an array in the cells of a drawing."""
@@ -167,6 +177,9 @@ def _chunks_in_cells(length: int, cells: int) -> NDArray[np.int64]:
     >>> _chunks_in_cells(7, 3).tolist()
     [3, 2, 2]
     """
+    return np.diff(_edges(length, cells))
+
+
+def _edges(length: int, cells: int) -> NDArray[np.int64]:
     # Chunk i is in cell i * cells // length, so that cell c begins at ceil(c * length / cells).
-    edges = -(-np.arange(cells + 1) * length // cells)
-    return np.diff(edges)
+    return -(-np.arange(cells + 1) * length // cells)

@@ -33,6 +33,7 @@ from icefloe.web.pictures import (
     read_values,
 )
 from icefloe.web.regions import merged
+from icefloe.web.times import TimeScale
 
 _MOST_COLOURS: Final = 98
 """The percentile of the changes, other than zero, that has the strongest colour."""
@@ -134,7 +135,11 @@ def read_difference(comparison: ArrayComparison, index: Sequence[int] | None = N
                 values[part.pixels] = part.new - part.old
     note = _note(plan, len(plane), len(ranks), min(room, len(ranks)), appeared, vanished)
     picture = picture_of(comparison.new, replace(plan, note=note), values.astype(np.float32))
-    header = {**picture.header, "range": _range(values, picture.header["range"]), "centred": True}
+    units = picture.header["units"]
+    if TimeScale.of(comparison.new) is not None:
+        units = units.partition(" since ")[0]  # times subtracted are no times
+    drawn = {"range": _range(values, picture.header["range"]), "units": units, "centred": True}
+    header = {**picture.header, **drawn}
     return Picture(picture.values, header)
 
 

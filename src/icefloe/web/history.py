@@ -36,6 +36,7 @@ class CommitRow(Record):
     headline: str
     branches: tuple[str, ...]
     tags: tuple[str, ...]
+    parent_id: str | None
     x: int
     """Where the dot of the commit is, from the left."""
     colour: int
@@ -90,6 +91,7 @@ def _row(row: GraphRow, number: int, lanes: Sequence[Lane]) -> CommitRow:
         headline(entry.message),
         row.branches,
         row.tags,
+        None if entry.parent is None else str(entry.parent),
         _x(row.column),
         row.column % _COLOURS,
         tuple(
@@ -127,6 +129,17 @@ def headline(message: str) -> str:
     """
     line = message.strip().partition("\n")[0]
     return line if len(line) <= _LONGEST_HEADLINE else f"{line[:_LONGEST_HEADLINE]}…"
+
+
+def title_and_text(message: str) -> tuple[str, str]:
+    """Return the first line of a message, and what the title does not tell.
+
+    >>> title_and_text("Fill gaps\\n\\nof 2024")
+    ('Fill gaps', 'of 2024')
+    """
+    title, whole = headline(message), message.strip()
+    rest = whole.removeprefix(title).strip()
+    return title, whole if title not in whole else rest
 
 
 def author_of(metadata: Mapping[str, Any]) -> str | None:

@@ -79,6 +79,7 @@ class HistoryPages:
         """Return the routes of these pages, below the root of the repository."""
         return [
             Route("/history", self.history),
+            Route("/commit", self.commit),
             Route("/commit/{snapshot}", self.commit),
             Route("/diff", self.diff),
             Route("/diff/{path:path}", self.node_diff),
@@ -90,7 +91,7 @@ class HistoryPages:
         version = self._viewed.version(request.query_params.get("version") or None)
         is_only = "only" in request.query_params
         graph = history.read_graph(version, is_only=is_only)
-        page = history.history_page(graph, _page_number(request))
+        page = history.history_page(graph, page_number(request))
         return self._page(
             request,
             version,
@@ -102,7 +103,8 @@ class HistoryPages:
 
     def commit(self, request: Request) -> Response:
         """Show a commit and what it changed."""
-        version = self._viewed.version(request.path_params["snapshot"])
+        chosen = request.query_params.get("version") or None
+        version = self._viewed.version(request.path_params.get("snapshot", chosen))
         commit = self._viewed.repository.lookup_snapshot(version.session.snapshot_id)
         comparison = None
         if commit.parent_id is not None:
@@ -113,19 +115,20 @@ class HistoryPages:
             "commit.html",
             commit=commit,
             author=history.author_of(commit.metadata),
+            texts=history.title_and_text(commit.message),
             comparison=comparison,
         )
 
     def diff(self, request: Request) -> Response:
         """Show how two versions differ."""
         names = [request.query_params.get(key, "").strip() for key in ("from", "to")]
-        if not all(names):
-            version = self._viewed.version(names[1] or request.query_params.get("version") or None)
-            return self._page(request, version, "diff.html", comparison=None, sides=None)
-        before, after = (self._viewed.version(name) for name in names)
+        after = self._viewed.version(names[1] or request.query_params.get("version") or None)
+        if not names[0]:
+            return self._page(request, after, "diff.html", comparison=None, sides=None)
+        before = self._viewed.version(names[0])
         return self._page(
             request,
-            after,
+            self._linked(request, after),
             "diff.html",
             comparison=diffs.compare(before, after),
             sides=[self._side(before), self._side(after)],
@@ -148,7 +151,7 @@ class HistoryPages:
             raise NodeNotFoundError(text, path=path)
         if isinstance(old, ArrayNode) and isinstance(new, ArrayNode):
             values |= _array_values(self._compare(before, after, old, new))
-        return self._page(request, after, "diff_node.html", **values)
+        return self._page(request, self._linked(request, after), "diff_node.html", **values)
 
     def difference(self, request: Request) -> Response:
         """Return the difference of the values of two versions of an array."""
@@ -183,6 +186,11 @@ class HistoryPages:
 
     # Shared
 
+    def _linked(self, request: Request, after: Version) -> Version:
+        """Return the version that is chosen for links, or else the later one of two."""
+        name = request.query_params.get("version")
+        return self._viewed.version(name) if name else after
+
     def _side(self, version: Version) -> Side:
         commit = self._viewed.repository.lookup_snapshot(version.session.snapshot_id)
         return Side(version, commit, history.headline(commit.message))
@@ -203,7 +211,8 @@ class HistoryPages:
         return self._kept.get(place, lambda: diffs.compare_array(before, after, old, new))
 
 
-def _page_number(request: Request) -> int:
+def page_number(request: Request) -> int:
+    """Return the number of the page of a list that a request asks for."""
     text = request.query_params.get("page", "1")
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise InvalidInputError(f"a page is a number from 1 on, not {text!r}")

@@ -25,6 +25,7 @@ from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.records import Record
 from icefloe.web import packing
 from icefloe.web.nodes import ArrayFacts, attributes_of, facts_of, item_bytes
+from icefloe.web.times import TimeScale, mark_missing_times
 from icefloe.web.versions import Version
 
 MOST_PIXELS: Final = 512
@@ -42,6 +43,7 @@ _REGULAR: Final = 0.01
 _MOST_LABELS: Final = 7
 """At most this many labels are below an axis, or beside it."""
 _FEWEST_LABELS: Final = 3
+_EPOCH: Final = "microseconds since 1970-01-01"
 _ANGLES: Final = (15.0, 30.0, 45.0, 60.0, 90.0)
 """Round numbers of degrees."""
 
@@ -100,18 +102,23 @@ class Plan(Record, eq=False):
 class Picture(Record, eq=False):
     """The values of a picture, and what a browser needs to label them."""
 
-    values: NDArray[np.float32]
+    values: NDArray[np.float32] | NDArray[np.float64]
+    """Numbers with 32 bits; times have 64."""
     header: Mapping[str, Any]
 
     def to_bytes(self) -> bytes:
         """Return the length of the header in 4 bytes, the header as JSON, and the values.
 
         The header ends in blanks, so that the values begin at a multiple of 4 bytes. All numbers
-        have the lowest byte first. If the header has `levels`, the values are packed.
+        have the lowest byte first. If the header has `levels`, the values are packed; if it has
+        `wide`, they have 64 bits.
         """
-        header, content = dict(self.header), self.values.astype("<f4").tobytes()
+        is_wide = self.values.dtype == np.float64
+        header = dict(self.header) | ({"wide": True} if is_wide else {})
+        content = self.values.astype("<f8" if is_wide else "<f4").tobytes()
         if self.values.size > packing.MOST_PLAIN:
-            packed = packing.pack(self.values)
+            header.pop("wide", None)
+            packed = packing.pack(self.values.astype(np.float32))
             header |= {"levels": packed.levels, "rounding": packed.rounding}
             content = packed.content
         text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
@@ -169,6 +176,8 @@ def _read_dimension(version: Version, coordinate: ArrayNode) -> Dimension | None
         raw = np.asarray(open_array(version, coordinate.path)[:])
     except (IcefloeError, ValueError, OSError):
         return None  # a coordinate that cannot be read does not hide the data
+    if raw.dtype.kind == "M" and not np.isnat(raw).any():
+        raw, units, calendar = raw.astype("datetime64[us]").astype(np.int64), _EPOCH, ""
     if raw.dtype.kind not in "iuf":
         return None
     axis = Axis.of(name, LoadedValues(raw, units or None, calendar or None))
@@ -213,7 +222,7 @@ def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = N
     `index` has a step for each dimension; those of drawn dimensions do not count.
     """
     facts, dimensions = facts_of(node), dimensions_of(version, node)
-    _check_drawable(facts)
+    _check_numbers(facts, "to draw")
     steps = tuple(index) if index is not None else (0,) * len(dimensions)
     if len(steps) != len(dimensions):
         problem = f"{node.path} has {len(dimensions)} dimensions, the index has {len(steps)}"
@@ -227,9 +236,9 @@ def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = N
     return Plan(kind, dimensions, rows, columns, steps, window, note)
 
 
-def _check_drawable(facts: ArrayFacts) -> None:
+def _check_numbers(facts: ArrayFacts, purpose: str) -> None:
     if item_bytes(facts.data_type) is None or facts.data_type.startswith(("r", "complex")):
-        raise NotDrawableError(f"values of the type {facts.data_type} are no numbers to draw")
+        raise NotDrawableError(f"values of the type {facts.data_type} are no numbers {purpose}")
     if 0 in facts.shape:
         raise NotDrawableError("the array is empty: a dimension has the length 0")
 
@@ -292,7 +301,12 @@ def open_array(version: Version, path: str) -> zarr.Array[Any]:
 def read_picture(version: Version, node: ArrayNode, plan: Plan) -> Picture:
     """Read the values of a picture."""
     values = read_values(open_array(version, node.path), node, plan)
-    return picture_of(node, plan, values.astype(np.float32))
+    scale = TimeScale.of(node)
+    if scale is None:
+        return picture_of(node, plan, values.astype(np.float32))
+    times, described = scale.header(values)
+    picture = picture_of(node, plan, times)
+    return Picture(times, {**picture.header, "units": "", "times": described})
 
 
 def read_values(array: zarr.Array[Any], node: ArrayNode, plan: Plan) -> NDArray[np.float64]:
@@ -309,7 +323,9 @@ def read_values(array: zarr.Array[Any], node: ArrayNode, plan: Plan) -> NDArray[
     return np.atleast_2d(values)
 
 
-def picture_of(node: ArrayNode, plan: Plan, values: NDArray[np.float32]) -> Picture:
+def picture_of(
+    node: ArrayNode, plan: Plan, values: NDArray[np.float32] | NDArray[np.float64]
+) -> Picture:
     """Return values as a picture, with what a browser needs to label them."""
     attributes = attributes_of(node)
     axes = {"rows": plan.rows, "columns": plan.columns}
@@ -344,6 +360,9 @@ def _axis_header(dimension: Dimension, window: slice) -> dict[str, Any]:
         "stride": window.step,
         "values": [value if np.isfinite(value) else None for value in values.tolist()],
         "labels": _round_labels(dimension, steps, values) or _even_labels(dimension, steps),
+        "dates": None
+        if dimension.axis.calendar is None
+        else [dimension.axis.label(step) for step in steps.tolist()],
     }
 
 
@@ -358,16 +377,18 @@ def _round_labels(
 ) -> list[list[float | str]]:
     """Return the places of round numbers among the steps, with these numbers.
 
-    There are none where the coordinate has no order, is a time, or is not known.
+    There are none where the coordinate has no order or is a time.
     """
     changes = np.diff(values)
     is_ordered = bool((changes > 0).all() or (changes < 0).all())
-    if dimension.values is None or dimension.axis.calendar is not None or not len(changes):
+    if dimension.axis.calendar is not None or not len(changes):
         return []
     if not is_ordered or not np.isfinite(values).all():
         return []
     low, high = sorted((float(values[0]), float(values[-1])))
     width = round_width(high - low, _MOST_LABELS - 1, is_angle="degree" in dimension.units)
+    if dimension.values is None:
+        width = max(width, 1.0)  # there is nothing between two steps
     multiples = np.arange(np.ceil(low / width), np.floor(high / width) + 1) * width
     if len(multiples) < _FEWEST_LABELS:
         return []
@@ -392,7 +413,9 @@ def round_width(span: float, most: int, *, is_angle: bool = False) -> float:
     return float(next(factor for factor in (1, 2, 5, 10) if factor * power >= least) * power)
 
 
-def _range(values: NDArray[np.float32]) -> dict[str, float | int] | None:
+def _range(
+    values: NDArray[np.float32] | NDArray[np.float64],
+) -> dict[str, float | int] | None:
     """Return the least and the greatest value, those that hide outliers, and what is missing."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
@@ -429,6 +452,7 @@ def _unpacked(
         for number in map(_number, marker if isinstance(marker, list) else [marker]):
             if number is not None:
                 values[raw == number] = np.nan
+    mark_missing_times(values, raw, attributes)
     scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
     if isinstance(scale, int | float):
         values *= scale
@@ -498,13 +522,30 @@ class Statistics(Record):
     deviation: float | None
 
 
+def shown_figures(node: ArrayNode, figures: Statistics) -> list[tuple[str, str]]:
+    """Return the names and the texts of figures, times as dates."""
+    scale, units = TimeScale.of(node), _text(attributes_of(node), "units")
+
+    def plain(number: float) -> str:
+        return f"{number:.6g} {units}".strip()
+
+    label = plain if scale is None else scale.label
+    named = (
+        ("least", figures.least, label),
+        ("mean", figures.mean, label),
+        ("greatest", figures.greatest, label),
+        ("standard deviation", figures.deviation, plain if scale is None else scale.length),
+    )
+    return [(name, show(number)) for name, number, show in named if number is not None]
+
+
 _SAMPLE_CHUNKS: Final = 16
 
 
 def read_statistics(version: Version, node: ArrayNode) -> Statistics:
     """Compute figures about an array: of all values if they are few, else of some chunks."""
     facts = facts_of(node)
-    _check_drawable(facts)
+    _check_numbers(facts, "to compute with")
     chunks, total = facts.largest_chunk, facts.grid_chunks
     most = min(_SAMPLE_CHUNKS, _most_chunks(facts))
     numbers = np.unique(np.linspace(0, total - 1, min(total, most)).astype(np.int64))

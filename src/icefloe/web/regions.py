@@ -1,6 +1,6 @@
 """Regions of the chunk grid: many chunks as few boxes, in chunks, steps and coordinates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from icefloe.format.chunk_table import Coordinates
 from icefloe.records import Record
 from icefloe.walk import regions
+from icefloe.web.chunks import Cells
 from icefloe.web.pictures import Dimension
 
 type Boxes = NDArray[np.int64]
@@ -69,6 +70,63 @@ class Regions(Record):
     chunks_left_out: int
     is_exact: bool
     """Whether all chunks of the regions are meant; otherwise this is the box around them."""
+
+
+class CellRegion(Record):
+    """A box of cells of a drawn grid with chunks of the same kind."""
+
+    kind: str
+    spans: tuple[tuple[str, str], ...]
+    """For each drawn dimension, its chunks, and their coordinates if they are known."""
+    chunks: int
+
+
+def describe_cells(
+    cells: Cells,
+    kinds: Mapping[str, NDArray[np.int64]],
+    dimensions: Sequence[Dimension],
+    chunk_shape: Sequence[int] | None,
+) -> tuple[tuple[CellRegion, ...], int]:
+    """Return the largest regions of a drawn grid by kind, and how many smaller ones there are.
+
+    `kinds` has the number of chunks of each kind in each cell; `chunk_shape` is None for chunks of
+    different lengths, which have no coordinates here.
+    """
+    boxes = [
+        (kind, box, int(counts[slice(*box[0]), slice(*box[1])].sum()))
+        for kind, counts in kinds.items()
+        for box in merged(np.argwhere(counts).astype(np.uint32)).tolist()
+    ]
+    largest = sorted(range(len(boxes)), key=lambda number: -boxes[number][2])[:MOST_REGIONS]
+    listed = []
+    for number in sorted(largest):
+        kind, box, count = boxes[number]
+        spans = tuple(
+            _cell_span(cells, direction, part, dimensions, chunk_shape)
+            for direction, part in enumerate(box)
+            if cells.axes[direction] is not None
+        )
+        listed.append(CellRegion(kind, spans, count))
+    return tuple(listed), len(boxes) - len(listed)
+
+
+def _cell_span(
+    cells: Cells,
+    direction: int,
+    part: Sequence[int],
+    dimensions: Sequence[Dimension],
+    chunk_shape: Sequence[int] | None,
+) -> tuple[str, str]:
+    axis, edges = cells.axes[direction], cells.edges(direction)
+    assert axis is not None
+    first, last = edges[part[0]], edges[part[1]] - 1
+    chunks = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    dimension = dimensions[axis]
+    if chunk_shape is None or dimension.values is None:
+        return chunks, ""
+    length = chunk_shape[axis]
+    span = _span(dimension, first * length, min(dimension.length, (last + 1) * length) - 1)
+    return chunks, span.text.removeprefix(f"{span.name} ")
 
 
 def merged(coordinates: Coordinates) -> Boxes:

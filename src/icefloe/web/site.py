@@ -8,33 +8,38 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
 from icefloe.errors import (
     AccessDeniedError,
     IcefloeError,
     InvalidInputError,
+    NodeNotFoundError,
     NotFoundError,
 )
-from icefloe.format.nodes import ArrayNode
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import absolute_path
 from icefloe.printable import printable
+from icefloe.records import replace
 from icefloe.reports import shown_bytes
-from icefloe.web import chunks, nodes, pictures, zarr_files
+from icefloe.web import chunks, decoding, nodes, pictures, regions, zarr_files
 from icefloe.web.answers import StaticFiles, compressed
 from icefloe.web.archive_pages import ArchivePages, FindShares
 from icefloe.web.data_site import DataSite, download_fields, root_address
 from icefloe.web.dependencies import problem_text
-from icefloe.web.history_pages import HistoryPages
+from icefloe.web.history import headline
+from icefloe.web.history_pages import HistoryPages, page_number
 from icefloe.web.origins import DataForOrigins
+from icefloe.web.picker import VERSIONS_PAGE, Picker, Target, ref_page
 from icefloe.web.recent import Recent
 from icefloe.web.recipes import recipes_of
 from icefloe.web.versions import Version, Viewed
@@ -52,6 +57,7 @@ HEADERS: Final = {
 _LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _LONGEST_TEXT: Final = 2_000
 """How many characters of an attribute a page shows."""
+_LONGEST_README: Final = 60_000
 _YEAR_SECONDS: Final = 365 * 86_400
 _MOST_PICTURES: Final = 4
 """How many pictures are kept, for the exact values of a point: 1 MiB each at most."""
@@ -59,10 +65,13 @@ _AREAS: Final = {
     "node": "/",
     "commit": "/history",
     "diff": "/history",
+    "versions": "/history",
     "chunk": "/",
     "sources": "/dependencies",
 }
 """The link of the navigation that stands for a page, where it is not that of the page itself."""
+_MOST_BRANCHES: Final = 200
+"""How many branches the field for moments offers."""
 _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 
 
@@ -123,6 +132,7 @@ class Site:
         return [
             Route("/", self.home),
             Route("/node/{path:path}", self.node),
+            Route(VERSIONS_PAGE, self.versions),
             Route("/fragment/chunks/{path:path}", self.chunk_fragment),
             Route("/fragment/statistics/{path:path}", self.statistics_fragment),
             Route("/picture/{path:path}", self.picture),
@@ -150,7 +160,10 @@ class Site:
         common: dict[str, Any] = {
             "path": path,
             "parents": nodes.ancestors(path),
-            "attributes": [(str(key), _shown(value)) for key, value in attributes.items()],
+            "attributes": [
+                (str(key), _shown(_known_marker(node, key, value)))
+                for key, value in attributes.items()
+            ],
         }
         if isinstance(node, ArrayNode):
             facts = nodes.facts_of(node)
@@ -177,8 +190,38 @@ class Site:
             "group.html",
             listing=listing,
             recipes=recipes_of(self._viewed, version, path, root_address(request), table),
-            readme=_shown(readme) if isinstance(readme, str) else None,
+            readme=_readme(readme) if isinstance(readme, str) else None,
             **common,
+        )
+
+    def versions(self, request: Request) -> Response:
+        """List branches and tags, or open a page at the moment that a form asks for."""
+        version, asked = self._version(request), request.query_params
+        root = request.scope.get("root_path", "")
+        target = Target.of_request(request, root)
+        branch, moment, problem = asked.get("branch", ""), asked.get("moment", "").strip(), ""
+        if moment:
+            name = f"{branch}@{moment}" if branch else moment
+            try:
+                self._viewed.version(name)
+                return RedirectResponse(target.address(root, name), 303, HEADERS)
+            except IcefloeError as error:
+                problem = _problem_text(error)
+        refs, search = self._viewed.refs(version), asked.get("search", "").strip()
+        page = ref_page(refs, search, page_number(request))
+        return self._page(
+            request,
+            version,
+            "versions.html",
+            page=replace(page, refs=tuple(map(self._viewed.with_commit, page.refs))),
+            addresses=[target.address(root, ref.name) for ref in page.refs],
+            branches=[ref.name for ref in refs if ref.kind == "branch"][:_MOST_BRANCHES],
+            search=search,
+            branch=branch,
+            moment=moment,
+            problem=problem,
+            headline=headline,
+            root=root,
         )
 
     # Parts of pages
@@ -206,6 +249,14 @@ class Site:
         }
         drawing = json.dumps(values, separators=(",", ":"))
         axes = [None if axis is None else facts.dimensions[axis] for axis in drawn]
+        kinds = dict(grid.kinds)
+        if grid.counts.is_complete:
+            kinds["missing"] = grid.cells.room() - sum(grid.kinds.values())
+        if since is not None and since.cells is not None:
+            kinds["changed"] = np.array(since.cells)
+        listed, left_out = regions.describe_cells(
+            grid.cells, kinds, pictures.dimensions_of(version, node), facts.chunk_shape
+        )
         return self._fragment(
             request,
             "chunk_grid.html",
@@ -213,6 +264,8 @@ class Site:
             drawing=drawing,
             axes=axes,
             since=since,
+            regions=listed,
+            left_out=left_out,
         )
 
     def statistics_fragment(self, request: Request) -> Response:
@@ -223,8 +276,8 @@ class Site:
         except IcefloeError as error:
             text = problem_text(version, error, self._viewed.url)
             return self._fragment(request, "problem_part.html", text=text)
-        units = nodes.facts_of(node).units
-        return self._fragment(request, "statistics.html", figures=figures, units=units)
+        rows = pictures.shown_figures(node, figures)
+        return self._fragment(request, "statistics.html", figures=figures, rows=rows)
 
     # Data
 
@@ -334,10 +387,24 @@ class Site:
         return version, node
 
     def _page(self, request: Request, version: Version, template: str, **values: Any) -> Response:
+        return self._document(
+            request, version, request.query_params.get("version"), template, **values
+        )
+
+    def _document(
+        self,
+        request: Request,
+        version: Version,
+        chosen: str | None,
+        template: str,
+        *,
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        """Return a page about a version, whose links lead to the version that was chosen."""
         root = request.scope.get("root_path", "")  # not empty where the pages are a part of a site
 
         def link(path: str, **query: str) -> str:
-            chosen = request.query_params.get("version")
             parameters = ({"version": chosen} if chosen else {}) | query
             return _url(root + path, **parameters)
 
@@ -346,37 +413,75 @@ class Site:
             template,
             viewed=self._viewed,
             version=version,
-            version_names=list(self._viewed.version_names()),
+            picker=Picker.of(Target.of_request(request, root), root, self._viewed.refs(version)),
             link=link,
             area=_area(request.scope["path"].removeprefix(root)),
             navigation=navigation,
             **values,
         )
         # The navigation of a larger site may have secrets.
-        return HTMLResponse(text, headers=HEADERS) if navigation else _html(request, text)
+        if navigation:
+            return HTMLResponse(text, status, HEADERS)
+        return _html(request, text, status)
 
     def _fragment(self, request: Request, template: str, **values: Any) -> Response:
         return _html(request, _render(template, **values))
 
     def problem(self, request: Request, error: Exception) -> Response:
-        """Show an error as a page."""
-        status = 500
-        text = "There is no such page."
+        """Show an error as a page, with the ways that lead on."""
+        status, text = 404, "There is no such page."
         if isinstance(error, IcefloeError):
-            text = _problem_text(error)
-            if isinstance(error, NotFoundError):
-                status = 404
-            elif isinstance(error, InvalidInputError):
-                status = 400
-            elif isinstance(error, AccessDeniedError):
-                status = 403
-        else:
-            status = 404
+            text, status = _problem_text(error), _status_of(error)
         if not is_document(request):
             return problem_part(request, text, status)
-        root = request.scope.get("root_path", "") + "/"
-        content = _render("problem.html", viewed=self._viewed, text=text, root=root)
-        return HTMLResponse(content, status, HEADERS)
+        chosen = request.query_params.get("version") or None
+        try:
+            version, chosen = self._chosen_or_default(chosen)
+        except IcefloeError:  # not even the navigation can be made
+            return PlainTextResponse(text, status, HEADERS)
+        path = error.context.get("path") if isinstance(error, NodeNotFoundError) else None
+        ways = self._ways(request, version, path) if isinstance(path, str) else []
+        return self._document(
+            request, version, chosen, "problem.html", status=status, text=text, ways=ways
+        )
+
+    def _chosen_or_default(self, name: str | None) -> tuple[Version, str | None]:
+        """Return the version with a name, and the name; the default version if there is none."""
+        try:
+            return self._viewed.version(name), name
+        except IcefloeError:
+            return self._viewed.version(None), None
+
+    def _ways(self, request: Request, version: Version, path: str) -> list[tuple[str, str]]:
+        """Return where to go on from a node that a version does not have: words and addresses."""
+        root = request.scope.get("root_path", "")
+        ways = []
+        above = [parent for _, parent in nodes.ancestors(path)[:-1]]
+        nearest = next((p for p in reversed(above) if version.state.tree.find(p) is not None), "/")
+        words = f"{nearest} in {version.name}" if nearest != "/" else f"The root of {version.name}"
+        ways.append(
+            (
+                words,
+                Target(f"/node{nearest}" if nearest != "/" else "/").address(root, version.name),
+            )
+        )
+        default = self._viewed.version(None)
+        if default.name != version.name and default.state.tree.find(path) is not None:
+            words = f"{path} in {default.name}"
+            ways.append((words, Target(f"/node{path}").address(root, default.name)))
+        before = urlsplit(request.headers.get("referer", ""))
+        if before.netloc == request.url.netloc and before.path.startswith(f"{root}/"):
+            address = before.path + (f"?{before.query}" if before.query else "")
+            ways.append(("Back to the page before", address))
+        return ways
+
+
+def _status_of(error: IcefloeError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, InvalidInputError):
+        return 400
+    return 403 if isinstance(error, AccessDeniedError) else 500
 
 
 def is_document(request: Request) -> bool:
@@ -391,8 +496,10 @@ def problem_part(request: Request, text: str, status: int) -> Response:
     return PlainTextResponse(text, status, HEADERS)
 
 
-def _html(request: Request, text: str) -> Response:
-    return compressed(request, text.encode(), HEADERS, media_type="text/html")
+def _html(request: Request, text: str, status: int = 200) -> Response:
+    response = compressed(request, text.encode(), HEADERS, media_type="text/html")
+    response.status_code = status
+    return response
 
 
 def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]:
@@ -419,6 +526,29 @@ def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = printable(text, keep="\n")
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def _readme(text: str) -> tuple[str, str]:
+    """Return the beginning of a text, up to the end of a line, and the rest."""
+    text = printable(text[:_LONGEST_README], keep="\n") + (
+        "…" if len(text) > _LONGEST_README else ""
+    )
+    if len(text) <= _LONGEST_TEXT:
+        return text, ""
+    end = max(text.rfind(mark, 0, _LONGEST_TEXT) for mark in "\n ") + 1 or _LONGEST_TEXT
+    return text[:end].rstrip(), text[end:]
+
+
+def _known_marker(node: Node | None, key: str, value: Any) -> Any:
+    """Return the number of a marker of missing values that is stored as the Base64 of 8 bytes."""
+    if not isinstance(node, ArrayNode) or key not in ("_FillValue", "missing_value"):
+        return value
+    data_type = nodes.facts_of(node).data_type
+    if not isinstance(value, str) or not data_type.startswith("float"):
+        return value
+    dtype = np.dtype(data_type)
+    number = decoding.marker_of(value, dtype)
+    return value if number is None else float(str(dtype.type(number)))
 
 
 def _problem_text(error: IcefloeError) -> str:

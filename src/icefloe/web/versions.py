@@ -2,20 +2,24 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session, state_of
+from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.records import Record
+from icefloe.format.repo_info import RepoInfo
+from icefloe.records import Record, replace
+from icefloe.repo.snapshot_info import SnapshotInfo
 from icefloe.transactions.session import SessionState
 from icefloe.web.recent import Recent
 
 MAIN: Final = "main"
 _MOST_SESSIONS: Final = 8
+_SHORT_ID: Final = 8
 _SNAPSHOT_ID: Final = r"[0-9A-HJKMNP-TV-Z]{20}"
 _PLAIN_NAME: Final = r"[A-Za-z0-9._-]+"
 
@@ -41,6 +45,12 @@ class Version(Record, eq=False):
         return self.kind in ("tag", "snapshot")
 
     @property
+    def title(self) -> str:
+        """The kind and the name, in few characters."""
+        name = self.name[:_SHORT_ID] if self.kind == "snapshot" else self.name
+        return f"{self.kind} {name}"
+
+    @property
     def argument(self) -> str:
         """The argument of `readonly_session` and of xarray that names the version."""
         if self.kind in ("branch", "tag"):
@@ -54,6 +64,15 @@ class Version(Record, eq=False):
         return self.name if is_plain else self.session.snapshot_id
 
 
+class Ref(Record):
+    """A branch or a tag."""
+
+    name: str
+    kind: str
+    commit: SnapshotInfo | None = None
+    """The commit that it names; None if nobody looked."""
+
+
 class Viewed:
     """A repository that pages show; it keeps the sessions of the versions that were read last."""
 
@@ -65,12 +84,13 @@ class Viewed:
         self.description: Final = description
         """What others say of the repository as a whole."""
         self._sessions: Final = Recent[str, tuple[Session, dict[str, Any]]](_MOST_SESSIONS)
+        self._refs: tuple[RepoInfo, list[Ref]] | None = None
 
     def version(self, name: str | None) -> Version:
         """Return the version with a name; the branch `main`, or the first one, for None.
 
-        A name is a branch, a tag, the id of a snapshot, or a moment of `main`, in ISO 8601.
-        Raise `InvalidInputError` for other names.
+        A name is a branch, a tag, the id of a snapshot, or a moment in ISO 8601: of `main`, or of
+        another branch as in `tests@2024-05-01`. Raise `InvalidInputError` for other names.
         """
         repository = self.repository
         branches = repository.list_branches()
@@ -82,8 +102,10 @@ class Viewed:
             return Version(name, "tag", *self._session(repository.lookup_tag(name)))
         if re.fullmatch(_SNAPSHOT_ID, name):
             return Version(name, "snapshot", *self._session(name))
-        moment = _moment(name)
-        session = repository.readonly_session(MAIN, as_of=moment)
+        branch, _, text = name.rpartition("@")
+        is_named = branch in branches
+        moment = _moment(text if is_named else name)
+        session = repository.readonly_session(branch if is_named else MAIN, as_of=moment)
         return Version(name, "moment", *self._session(session.snapshot_id))
 
     def _session(self, snapshot_id: str) -> tuple[Session, dict[str, Any]]:
@@ -108,10 +130,43 @@ class Viewed:
         )
         return "Zarr over HTTP, while this page is served", "\n".join(lines)
 
-    def version_names(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the kinds of names, with the names of each kind in order."""
-        yield "Branches", sorted(self.repository.list_branches())
-        yield "Tags", sorted(self.repository.list_tags())
+    def refs(self, version: Version) -> list[Ref]:
+        """List all branches and tags: `main`, then those with the newest commits.
+
+        In spec 1, where every commit takes a request, they are without commits and in order.
+        """
+        repository = self.repository
+        state = run_blocking(version.state.context.ledger.repo())
+        if state is None:
+            names = {"branch": repository.list_branches(), "tag": repository.list_tags()}
+            refs = [Ref(name, kind) for kind in names for name in sorted(names[kind])]
+            return sorted(refs, key=lambda ref: ref != Ref(MAIN, "branch"))
+        if (
+            self._refs is None or self._refs[0] is not state
+        ):  # an unchanged state is the same object
+            commits = {"branch": repository.branch_versions(), "tag": repository.tag_versions()}
+            self._refs = state, _newest_first(commits)
+        return self._refs[1]
+
+    def with_commit(self, ref: Ref) -> Ref:
+        """Return a branch or a tag with the commit that it names."""
+        if ref.commit is not None:
+            return ref
+        look = self.repository.lookup_tag if ref.kind == "tag" else self.repository.lookup_branch
+        return replace(ref, commit=self.repository.lookup_snapshot(look(ref.name)))
+
+
+def _newest_first(commits: Mapping[str, Mapping[str, SnapshotInfo]]) -> list[Ref]:
+    refs = [
+        Ref(name, kind, commit) for kind, named in commits.items() for name, commit in named.items()
+    ]
+
+    def order(ref: Ref) -> tuple[bool, float, str]:
+        assert ref.commit is not None
+        is_main = (ref.name, ref.kind) == (MAIN, "branch")
+        return not is_main, -ref.commit.written_at.timestamp(), ref.name
+
+    return sorted(refs, key=order)
 
 
 def _moment(name: str) -> datetime:

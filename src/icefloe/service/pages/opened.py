@@ -25,19 +25,20 @@ from icefloe.catalog.wire import CredentialAnswer, OpenAnswer, OpenRequest
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.credentials.refresh import Deadline
 from icefloe.effects import run_blocking
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, NotFoundError
 from icefloe.records import Record, replace
 from icefloe.service.derivation import Side
 from icefloe.service.domain.decide import Granted, Missing, decide
 from icefloe.service.domain.sharing import Share, Source, shares_of
 from icefloe.service.following import credential_in, side_of
 from icefloe.service.http.access import Permit, actor_of
+from icefloe.service.http.problems import status_of
 from icefloe.service.http.repositories import open_with_audit
 from icefloe.service.opening import prefix_of
 from icefloe.service.pages.site import ZARR, navigation_of
 from icefloe.service.runtime import Service
 from icefloe.web.dependencies import Shared, SharedBy
-from icefloe.web.site import Site
+from icefloe.web.site import Site, is_document
 from icefloe.web.versions import Version, Viewed, literal
 from icefloe.zarr_store.store import size_of_value
 
@@ -147,7 +148,14 @@ class OpenedRepositories:
             for route in kept.routes:
                 match, matched = route.matches(scope)
                 if match is Match.FULL:
-                    page: Response = route.endpoint(Request({**scope, **matched}))
+                    inner = Request({**scope, **matched})
+                    try:
+                        page: Response = route.endpoint(inner)
+                    except (NodeNotFoundError, InvalidInputError) as error:
+                        if not is_document(inner) or "authorization" in inner.headers:
+                            raise
+                        page = kept.site.problem(inner, error)
+                        page.status_code = status_of(error)
                     return page
             raise NotFoundError("there is no such page", ErrorKind.ENTRY_NOT_FOUND)
 

@@ -2,6 +2,13 @@
 "use strict";
 
 (() => {
+  // uPlot, which is loaded next, fails where Intl refuses the language of the browser.
+  try {
+    new Intl.NumberFormat(navigator.language);
+  } catch {
+    Object.defineProperty(navigator, "language", { value: "en" });
+  }
+
   const COLOURS = {
     viridis: "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725",
     magma: "000004 180f3d 440f76 721f81 9e2f7f cd4071 f1605d fd9668 feca8d fcfdbf",
@@ -31,6 +38,7 @@
     const buffer = await response.arrayBuffer();
     const length = new DataView(buffer).getUint32(0, true);
     const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+    if (header.wide) return { header, values: new Float64Array(buffer.slice(4 + length)) };
     if (!header.levels) return { header, values: new Float32Array(buffer, 4 + length) };
     const table = new Float32Array(buffer, 4 + length, header.levels);
     const bytes = new Uint8Array(buffer, 4 + length + table.byteLength);
@@ -68,11 +76,77 @@
 
   const shown = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(6))) : "missing");
 
+  const tick = (value) => String(Number(value.toPrecision(12)));
+
+  const MONTHS = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+
+  // Year, month and day of a day that is counted from 1970 in its own calendar.
+  function dateOf(days, calendar) {
+    if (calendar === "360_day") {
+      return [1970 + Math.floor(days / 360), 1 + (Math.floor(days / 30) % 12 + 12) % 12, 1 + ((days % 30) + 30) % 30];
+    }
+    if (calendar === "noleap" || calendar === "all_leap") {
+      const length = calendar === "noleap" ? 365 : 366, year = Math.floor(days / length);
+      let month = 0, day = days - year * length;
+      const daysOf = (number) => MONTHS[number] + (number === 1 && length === 366 ? 1 : 0);
+      while (day >= daysOf(month)) day -= daysOf(month++);
+      return [1970 + year, month + 1, day + 1];
+    }
+    if (calendar === "julian" || (calendar === "standard" && days < -141427)) { // before 1582-10-15
+      const count = days + (calendar === "julian" ? 2440601 : 2440588) + 32082;
+      const year = Math.floor((4 * count + 3) / 1461), rest = count - Math.floor((1461 * year) / 4);
+      const month = Math.floor((5 * rest + 2) / 153);
+      return [
+        year - 4800 + Math.floor(month / 10), month + 3 - 12 * Math.floor(month / 10), rest - Math.floor((153 * month + 2) / 5) + 1,
+      ];
+    }
+    const date = new Date(days * 864e5);
+    return [date.getUTCFullYear(), date.getUTCMonth() + 1, date.getUTCDate()];
+  }
+
+  // The date of a value that counts time.
+  function dateText({ origin, seconds, calendar, daily }, value) {
+    const moment = Math.round(origin + value * seconds), days = Math.floor(moment / 86400), clock = moment - days * 86400;
+    if (!(Math.abs(days) < 36e5)) return tick(value);
+    const two = (number) => String(number).padStart(2, "0");
+    const [year, month, day] = dateOf(days, calendar);
+    const date = `${String(year).padStart(4, "0")}-${two(month)}-${two(day)}`;
+    if (daily && !clock) return date;
+    return `${date} ${two(Math.floor(clock / 3600))}:${two(Math.floor(clock / 60) % 60)}:${two(clock % 60)}`;
+  }
+
+  // A value of a picture as a text, with its units if it has any.
+  const textOf = ({ times }, value) => (times && Number.isFinite(value) ? dateText(times, value) : shown(value));
+  const fullText = (header, value) =>
+    textOf(header, value) + (header.units && Number.isFinite(value) ? ` ${header.units}` : "");
+
   // A value with as many digits as its rounding allows.
-  function shownAbout(value, rounding) {
-    if (!Number.isFinite(value) || !rounding) return shown(value);
+  function shownAbout(header, value, rounding) {
+    if (!Number.isFinite(value) || !rounding) return fullText(header, value);
     const digit = 10 ** Math.floor(Math.log10(rounding));
-    return `about ${shown(Math.round(value / digit) * digit)}`;
+    return `about ${fullText(header, header.times ? value : Math.round(value / digit) * digit)}`;
+  }
+
+  // The coordinate of a drawn step: a date, a number, or the number of the step.
+  const labelOf = (axis, number) => axis.dates?.[number] ?? (axis.values[number] === null ? "?" : shown(axis.values[number]));
+
+  function tableOf(head, rows) {
+    const table = document.createElement("table");
+    const cell = (scope, text) => { const th = document.createElement("th"); th.textContent = text; th.scope = scope; return th; };
+    table.createTHead().insertRow().append(...head.map((text) => cell("col", text)));
+    const body = table.createTBody();
+    for (const [name, ...texts] of rows) {
+      const line = body.insertRow();
+      line.append(cell("row", name));
+      for (const text of texts) line.insertCell().textContent = text;
+    }
+    return table;
+  }
+
+  function lineTable(header, values) {
+    const axis = header.axes.columns, name = header.path.split("/").pop();
+    const rows = Array.from(values, (value, number) => [labelOf(axis, number), textOf(header, value)]);
+    return tableOf([`${axis.name} ${axis.units}`.trim(), `${name} ${header.units}`.trim()], rows);
   }
 
   let land = null;
@@ -100,6 +174,71 @@
     return color;
   }
 
+  const ruler = document.createElement("canvas").getContext("2d");
+  function widthOf(texts) {
+    ruler.font = "12px system-ui, sans-serif";
+    return Math.ceil(Math.max(0, ...texts.map((text) => ruler.measureText(text).width)));
+  }
+
+  // A line with a cursor, which the pointer and the keys move. `say` gets the value at the cursor.
+  class Line {
+    constructor(place, header, values, say) {
+      const axis = header.axes.columns;
+      Object.assign(this, { header, axis, say, number: null });
+      this.steps = axis.values.map((_, number) => axis.start + number * axis.stride);
+      this.values = Array.from(values, (value) => (Number.isFinite(value) ? value : null));
+      const width = Math.max(240, Math.min(1000, place.clientWidth || place.parentElement.clientWidth));
+      const labels = new Map(axis.labels), widest = widthOf([...labels.values()]);
+      const every = Math.max(1, Math.ceil(labels.size / Math.max(1, Math.floor((width - 80) / (widest + 16)))));
+      const splits = [...labels.keys()].filter((_, number) => number % every === 0);
+      const name = header.path.split("/").pop();
+      const grid = { stroke: colourOf("--line") }, stroke = textColour();
+      const options = {
+        width,
+        height: 260,
+        padding: [null, Math.ceil(widest / 2) + 4, null, null],
+        scales: { x: { time: false } },
+        axes: [
+          { label: `${axis.name} ${axis.units}`.trim(), stroke, grid, splits: () => splits, values: (_, some) => some.map((step) => labels.get(step) ?? "") },
+          {
+            stroke,
+            grid,
+            values: (_, some) => some.map((value) => (header.times ? textOf(header, value) : tick(value))),
+            size: (plot, texts, number, cycle) => (cycle > 1 ? plot.axes[number]._size : widthOf(texts ?? []) + 20),
+          },
+        ],
+        series: [
+          { label: axis.name, value: (_plot, _value, _series, number) => (number === null ? "--" : labelOf(axis, number)) },
+          {
+            label: header.units ? `${name} (${header.units})` : name,
+            stroke: colourOf("--accent"),
+            width: 2,
+            spanGaps: false,
+            value: (_, value) => (value === null ? "--" : textOf(header, value)),
+          },
+        ],
+      };
+      place.replaceChildren();
+      this.plot = new uPlot(options, [this.steps, this.values], place);
+    }
+
+    // Whether the key moved the cursor.
+    key(event) {
+      const last = this.steps.length - 1, page = Math.max(1, Math.round(last / 10)), number = this.number ?? -1;
+      const targets = {
+        ArrowLeft: number - 1, ArrowDown: number - 1, ArrowRight: number + 1, ArrowUp: number + 1,
+        PageUp: number + page, PageDown: number - page, Home: 0, End: last,
+      };
+      if (!(event.key in targets)) return;
+      event.preventDefault();
+      this.number = Math.max(0, Math.min(last, targets[event.key]));
+      const value = this.values[this.number];
+      const top = value === null ? this.plot.bbox.height / devicePixelRatio / 2 : this.plot.valToPos(value, "y");
+      this.plot.setCursor({ left: this.plot.valToPos(this.steps[this.number], "x"), top });
+      this.say(`${fullText(this.header, value ?? NaN)} at ${this.axis.name} ${labelOf(this.axis, this.number)}`);
+    }
+  }
+
   class Picture {
     constructor(element) {
       this.element = element;
@@ -120,14 +259,20 @@
         });
       }
       this.controls.addEventListener("submit", (event) => event.preventDefault());
-      for (const choice of this.controls.querySelectorAll("select")) {
-        choice.addEventListener("change", () => this.draw());
-      }
+      this.range = this.controls.elements.range;
+      this.bounds = ["lowest", "highest"].map((name) => this.controls.elements[name]).filter(Boolean);
+      this.controls.elements.colours?.addEventListener("change", () => this.paint());
+      this.range?.addEventListener("change", () => { this.kept = this.range.value === "kept" ? this.drawnLimits : null; this.paint(); });
+      for (const input of this.bounds) input.addEventListener("change", () => this.keepEntered());
+      this.controls.elements.reset?.addEventListener("click", () => { this.range.value = "robust"; this.kept = null; this.paint(); });
+      this.along = this.controls.elements.along;
+      this.along?.addEventListener("change", () => { if (!this.series.hidden) this.showSeries(); });
+      this.series?.querySelector(".plot").addEventListener("keydown", (event) => this.seriesLine?.key(event));
       this.place.addEventListener("pointermove", (event) => this.point(event));
       this.place.addEventListener("click", (event) => { this.point(event); this.showSeries(); });
       this.place.addEventListener("keydown", (event) => this.key(event));
-      window.addEventListener("resize", () => this.draw());
-      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+      window.addEventListener("resize", () => this.paint());
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
       this.load();
     }
 
@@ -150,10 +295,11 @@
         return;
       }
       for (const slider of this.element.querySelectorAll("input[type=range]")) {
-        slider.nextElementSibling.textContent = this.header.index[Number(slider.dataset.axis)].label;
+        const { label } = this.header.index[Number(slider.dataset.axis)];
+        slider.nextElementSibling.textContent = label;
+        slider.setAttribute("aria-valuetext", label);
       }
-      await this.draw();
-      await this.fillTable();
+      if (!(await this.paint())) return;
       this.summary = this.describe();
       this.status.textContent = this.summary;
       this.element.dataset.milliseconds = Math.round(performance.now() - begun);
@@ -161,17 +307,46 @@
     }
 
     describe() {
-      const { range, units, note } = this.header;
+      const { range, note } = this.header;
       const missing = range && range.missing ? `, ${range.missing.toLocaleString("en")} missing` : "";
-      const text = range ? `${shown(range.min)} to ${shown(range.max)} ${units}${missing}.` : "All values are missing.";
+      const text = range ? `${textOf(this.header, range.min)} to ${fullText(this.header, range.max)}${missing}.` : "All values are missing.";
       return `${text} ${note}`.trim();
+    }
+
+    // Draw the picture and fill its table; a failure is told instead. Return whether it worked.
+    async paint() {
+      try {
+        await this.draw();
+        this.drawSeries?.();
+        await this.fillTable();
+        return true;
+      } catch (error) {
+        this.status.textContent = `The picture could not be painted: ${error.message}`;
+        return false;
+      }
+    }
+
+    // Dates are counted from another time in each picture.
+    fixed(value) {
+      const { times } = this.header;
+      return times ? times.origin + value * times.seconds : value;
+    }
+
+    keepEntered() {
+      const entered = this.bounds.map((input, number) => (input.value === "" ? this.drawnLimits[number] : Number(input.value)));
+      this.kept = [Math.min(...entered), Math.max(...entered)];
+      this.range.value = "kept";
+      this.paint();
     }
 
     async draw() {
       if (!this.values) return;
-      if (this.header.kind === "line") return this.drawLine(this.place, this.header, this.values);
+      if (this.header.kind === "line") {
+        this.line = new Line(this.place, this.header, this.values, (text) => { this.status.textContent = text; });
+        return;
+      }
       if (this.header.kind === "value") {
-        this.place.textContent = `${shown(this.values[0])} ${this.header.units}`;
+        this.place.textContent = fullText(this.header, this.values[0]);
         return;
       }
       const [rows, columns] = this.header.shape;
@@ -180,19 +355,29 @@
       // North is up and east is right; other images have their first row on top.
       const flipY = isMap && down.values[0] < down.values[rows - 1];
       const flipX = isMap && right.values[0] > right.values[columns - 1];
-      const available = Math.max(240, this.place.clientWidth - 90);
+      // Dates beside the rows and the colours are long.
+      const left = Math.max(70, Math.min(140, widthOf(down.labels.map(([, label]) => label)) + 12));
+      const beside = this.header.times ? 150 : 90;
+      const available = Math.max(160, this.place.clientWidth - left - beside);
       const aspect = isMap ? this.mapAspect(down, right) : rows / columns;
       let width = Math.min(available, 1000), height = width * aspect;
       if (height > 560) { height = 560; width = Math.max(60, height / aspect); }
       if (height < 40) height = 40;
-      this.frame = { x: 70, y: 10, width: Math.min(width, available), height, flipX, flipY };
-      const canvas = this.canvas(this.frame.width + 160, height + 45);
+      width = Math.min(width, available);
+      this.frame = { x: left, y: 10, width, height, flipX, flipY, total: width + left + beside };
+      const canvas = this.canvas(this.frame.total, height + 45);
       const context = canvas.getContext("2d");
-      context.drawImage(this.image(rows, columns, flipX, flipY), 70, 10, this.frame.width, height);
+      context.drawImage(this.image(rows, columns, flipX, flipY), left, 10, width, height);
       if (isMap) await this.drawCoast(context, down, right);
       this.drawAxes(context, down, right);
       if (this.header.range) this.drawColourBar(context);
       this.place.replaceChildren(canvas);
+      const limits = this.limits();
+      this.drawnLimits = limits.map((value) => this.fixed(value));
+      this.bounds.forEach((input, number) => {
+        input.parentElement.hidden = Boolean(this.header.times);
+        input.value = Number(limits[number].toPrecision(6));
+      });
     }
 
     mapAspect(down, right) {
@@ -217,9 +402,13 @@
     }
 
     limits() {
-      const range = this.header.range;
+      const range = this.header.range, { times } = this.header;
+      if (this.kept) {
+        const [low, high] = times ? this.kept.map((value) => (value - times.origin) / times.seconds) : this.kept;
+        return low === high ? [low - 0.5, high + 0.5] : [low, high];
+      }
       if (!range) return [0, 1];
-      const isRobust = this.controls.querySelector("[name=range]")?.value !== "full";
+      const isRobust = this.range?.value !== "full";
       let [low, high] = isRobust ? [range.low, range.high] : [range.min, range.max];
       const isBalanced = this.controls.querySelector("[name=colours]")?.value === "balance" && low < 0 && high > 0;
       if (this.header.centred || isBalanced) { // zero has the colour in the middle
@@ -288,7 +477,8 @@
       const { x, y, width, height, flipX, flipY } = this.frame;
       context.strokeRect(x, y, width, height);
       context.textAlign = "center";
-      const across = Math.max(1, Math.ceil(right.labels.length / Math.max(1, Math.floor(width / 90))));
+      const room = Math.max(90, widthOf(right.labels.map(([, label]) => label)) + 16);
+      const across = Math.max(1, Math.ceil(right.labels.length / Math.max(1, Math.floor(width / room))));
       right.labels.forEach(([step, label], number) => {
         if (number % across) return;
         const share = ((step - right.start) / right.stride + 0.5) / right.values.length;
@@ -300,7 +490,7 @@
       down.labels.forEach(([step, label], number) => {
         if (number % along) return;
         const share = ((step - down.start) / down.stride + 0.5) / down.values.length;
-        context.fillText(label.slice(0, 10), x - 6, y + (flipY ? 1 - share : share) * height + 4);
+        context.fillText(label.slice(0, 20), x - 6, y + (flipY ? 1 - share : share) * height + 4);
       });
       if (down.labels.some(([, label]) => label.length > 6)) return; // there is no room for the name
       context.save();
@@ -323,8 +513,10 @@
       }
       context.fillStyle = textColour();
       context.textAlign = "left";
-      for (const value of roundNumbers(low, high, height > 100 ? 6 : 3)) {
-        context.fillText(shown(value), left + 18, y + ((high - value) / (high - low)) * height + 4);
+      const values = this.header.times ? [low, (low + high) / 2, high] : roundNumbers(low, high, height > 100 ? 6 : 3);
+      for (const value of values) {
+        const text = this.header.times ? textOf(this.header, value).slice(0, 16) : tick(value);
+        context.fillText(text, left + 18, y + ((high - value) / (high - low)) * height + 4);
       }
       context.fillText(this.header.units.slice(0, 12), left, y + height + 16);
     }
@@ -332,9 +524,9 @@
     point(event) {
       if (!this.frame || !this.values || this.header.kind === "line") return;
       const box = this.place.firstElementChild.getBoundingClientRect();
-      const scale = box.width / (this.frame.width + 160);
-      const across = ((event.clientX - box.left) / scale - this.frame.x) / this.frame.width;
-      const along = ((event.clientY - box.top) / scale - this.frame.y) / this.frame.height;
+      const { x, y, width, height, total } = this.frame;
+      const across = ((event.clientX - box.left) * (total / box.width) - x) / width;
+      const along = ((event.clientY - box.top) * ((height + 45) / box.height) - y) / height;
       if (across < 0 || across >= 1 || along < 0 || along >= 1) {
         this.status.textContent = this.summary;
         return;
@@ -350,19 +542,18 @@
       column = Math.max(0, Math.min(columns - 1, column));
       this.cursor = [row, column];
       const { rows: down, columns: right } = this.header.axes;
-      const at = (axis, step) => `${axis.name} ${axis.values[step] === null ? "?" : shown(axis.values[step])}`;
       const value = this.values[row * columns + column];
       const show = (text) => {
-        this.status.textContent = `${text} ${Number.isFinite(value) ? this.header.units : ""} at ${at(down, row)}, ${at(right, column)}`;
+        this.status.textContent = `${text} at ${down.name} ${labelOf(down, row)}, ${right.name} ${labelOf(right, column)}`;
       };
       clearTimeout(this.rest);
-      if (!this.table || !Number.isFinite(value)) return show(shown(value));
-      show(shownAbout(value, roundingOf(value, this.table)));
+      if (!this.table || !Number.isFinite(value)) return show(fullText(this.header, value));
+      show(shownAbout(this.header, value, roundingOf(value, this.table)));
       const isThere = () => this.cursor?.[0] === row && this.cursor[1] === column;
       this.rest = setTimeout(async () => { // the pointer rests: there is time for the exact value
         try {
           const [exact] = await this.exact([row], [column]);
-          if (isThere()) show(shown(exact));
+          if (isThere()) show(fullText(this.header, exact));
         } catch { /* the value stays "about" */ }
       }, 120);
     }
@@ -376,7 +567,8 @@
     }
 
     key(event) {
-      if (!this.frame || this.header.kind === "line") return;
+      if (this.header?.kind === "line") return this.line?.key(event);
+      if (!this.frame) return;
       const [rows, columns] = this.header.shape;
       const [row, column] = this.cursor ?? [rows >> 1, columns >> 1];
       const up = this.frame.flipY ? 1 : -1, right = this.frame.flipX ? -1 : 1;
@@ -389,11 +581,10 @@
       }
     }
 
-    // The values along the first dimension that has a slider, at the point of the cursor.
+    // The values along a dimension, at the point of the cursor.
     async showSeries() {
-      const slider = this.element.querySelector("input[type=range]");
-      if (!slider || !this.cursor || !this.element.dataset.series) return;
-      const along = this.dimensions[Number(slider.dataset.axis)];
+      const along = this.along?.value;
+      if (along === undefined || !this.cursor || !this.element.dataset.series) return;
       const index = [...this.index];
       const { rows: down, columns: right } = this.header.axes;
       const [row, column] = this.cursor;
@@ -401,58 +592,46 @@
       index[this.dimensions.indexOf(right.name)] = right.start + column * right.stride;
       const base = this.element.dataset.series;
       const joint = base.includes("?") ? "&" : "?";
-      const caption = this.series.querySelector("figcaption");
+      const caption = this.series.querySelector("figcaption"), details = this.series.querySelector("details");
       this.series.hidden = false;
+      delete this.series.dataset.ready;
       caption.textContent = "Reading …";
+      this.seriesRequest?.abort();
+      this.seriesRequest = new AbortController();
       try {
-        const { header, values } = await readPicture(`${base}${joint}index=${index.join(",")}&along=${encodeURIComponent(along)}`);
-        this.drawLine(this.series.querySelector(".plot"), header, values);
-        caption.textContent = `Along ${along} at this point. ${header.note}`;
+        const url = `${base}${joint}index=${index.join(",")}&along=${encodeURIComponent(along)}`;
+        const { header, values } = await readPicture(url, this.seriesRequest.signal);
+        const others = header.index.filter(({ name }, axis) => name !== along && this.shape[axis] > 1);
+        const point = others.map(({ name, label }) => `${name} ${label}`).join(", ");
+        const summary = `Along ${along}${point ? ` at ${point}` : ""}. ${header.note}`.trim();
+        const say = (text) => { caption.textContent = `${summary} ${text}`; };
+        this.drawSeries = () => { this.seriesLine = new Line(this.series.querySelector(".plot"), header, values, say); };
+        this.drawSeries();
+        const fill = () => { if (details.open) details.querySelector("div").replaceChildren(lineTable(header, values)); };
+        details.ontoggle = fill;
+        fill();
+        caption.textContent = summary;
         this.series.dataset.ready = "true";
       } catch (error) {
-        caption.textContent = error.message;
+        if (error.name !== "AbortError") caption.textContent = error.message;
       }
     }
 
-    drawLine(place, header, values) {
-      const axis = header.axes.columns;
-      const steps = axis.values.map((value, number) => axis.start + number * axis.stride);
-      const labels = new Map(axis.labels);
-      const name = header.path.split("/").pop();
-      const plot = {
-        width: Math.max(240, Math.min(1000, place.clientWidth || this.element.clientWidth)),
-        height: 260,
-        scales: { x: { time: false } },
-        axes: [
-          {
-            label: `${axis.name} ${axis.units}`.trim(),
-            stroke: textColour(),
-            grid: { stroke: colourOf("--line") },
-            splits: () => axis.labels.map(([step]) => step),
-            values: (_, splits) => splits.map((step) => labels.get(step) ?? step),
-          },
-          { stroke: textColour(), grid: { stroke: colourOf("--line") }, size: 70 },
-        ],
-        series: [
-          { label: axis.name },
-          { label: header.units ? `${name} (${header.units})` : name, stroke: colourOf("--accent"), width: 2, spanGaps: false },
-        ],
-      };
-      const data = Array.from(values, (value) => (Number.isFinite(value) ? value : null));
-      place.replaceChildren();
-      new uPlot(plot, [steps, data], place);
+    // All values of a line, or at most 24 in each direction, as a table for screen readers and for
+    // copying. It is filled when it is opened; then exact values are read.
+    async fillTable() {
+      const details = this.element.querySelector("details.values"), target = details.querySelector("div");
+      details.ontoggle = () => { this.paintTable(target); };
+      if (details.open) await this.paintTable(target);
     }
 
-    // At most 24 values in each direction, as a table for screen readers and for copying. Exact values
-    // are read when the table is opened.
-    async fillTable() {
-      const details = this.element.querySelector(".values"), target = details.querySelector("div");
+    async paintTable(target) {
+      if (!target.parentElement.open || !this.values) return;
+      if (this.header.kind === "line") return target.replaceChildren(lineTable(this.header, this.values));
       const [rows, columns] = this.header.shape;
       const some = (count) => Array.from({ length: Math.min(24, count) }, (_, i) => Math.floor((i * count) / Math.min(24, count)));
       let valueAt = (row, column) => this.values[row * columns + column];
       if (this.table) {
-        details.ontoggle = () => { if (details.open) this.fillTable(); };
-        if (!details.open) return;
         target.textContent = "Reading …";
         try {
           const exact = await this.exact(some(rows), some(columns));
@@ -463,19 +642,12 @@
           return;
         }
       }
-      const table = document.createElement("table");
       const { rows: down, columns: right } = this.header.axes;
-      const head = table.createTHead().insertRow();
-      const cell = (row, text) => { const th = document.createElement("th"); th.textContent = text; th.scope = row; return th; };
-      head.append(cell("col", down ? `${down.name} \\ ${right.name}` : right?.name ?? ""));
-      for (const column of some(columns)) head.append(cell("col", right ? shown(right.values[column] ?? NaN) : ""));
-      const body = table.createTBody();
-      for (const row of some(rows)) {
-        const line = body.insertRow();
-        line.append(cell("row", down ? shown(down.values[row] ?? NaN) : this.header.units || "value"));
-        for (const column of some(columns)) line.insertCell().textContent = shown(valueAt(row, column));
-      }
-      target.replaceChildren(table);
+      const head = [down ? `${down.name} \\ ${right.name}` : "", ...some(columns).map((column) => (right ? labelOf(right, column) : ""))];
+      target.replaceChildren(tableOf(head, some(rows).map((row) => [
+        down ? labelOf(down, row) : this.header.units || "value",
+        ...some(columns).map((column) => textOf(this.header, valueAt(row, column))),
+      ])));
     }
   }
 
