@@ -62,7 +62,8 @@ def full_path(route: APIRoute) -> str:
     return route.path if route in WITHOUT_PREFIX else API + route.path
 
 
-GUARDED = [route for route in ROUTES if action_of(route) is not None]
+HEADS = [route for route in ROUTES if method_of(route) == "HEAD"]
+GUARDED = [route for route in ROUTES if action_of(route) is not None and route not in HEADS]
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,12 @@ def is_expected(route: APIRoute, role: str) -> bool:
 
 def test_only_these_routes_need_no_login() -> None:
     assert {route.path for route in ROUTES if action_of(route) is None} == PUBLIC
+
+
+def test_the_head_of_an_answer_is_decided_about_as_the_answer() -> None:
+    answers = {(route.path, route.endpoint) for route in GUARDED if method_of(route) == "GET"}
+    assert HEADS
+    assert {(route.path, route.endpoint) for route in HEADS} <= answers
 
 
 def test_no_route_of_the_application_is_left_out(desk: Desk) -> None:

@@ -184,7 +184,7 @@ class DataSite:
     def _array(self, request: Request) -> tuple[Version, ArrayNode]:
         version, node = self._node(request)
         if not isinstance(node, ArrayNode):
-            raise NotFoundError(f"{node.path} is a group")
+            raise NotFoundError(f"{node.path} is a group", ErrorKind.NODE_NOT_FOUND)
         return version, node
 
     def _kept(self, version: Version, form: str) -> dict[str, str]:

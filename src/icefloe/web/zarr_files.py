@@ -47,6 +47,8 @@ class NoSuchKeyError(NotFoundError):
 class RangeError(InvalidInputError):
     """A file has no byte of a range; the size of the file is in the context."""
 
+    default_kind = ErrorKind.INVALID_REQUEST
+
     @property
     def headers(self) -> dict[str, str]:
         """The headers of an answer with this error."""
