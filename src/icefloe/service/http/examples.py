@@ -391,12 +391,12 @@ PROBLEMS: Final[Mapping[int, Problem]] = {
         ErrorKind.ENTRY_NOT_FOUND, "there is no organisation ocean-lab, or you may not see it"
     ),
     409: _problem(ErrorKind.ENTRY_ALREADY_EXISTS, "reef-lab exists already: choose another name"),
-    416: _problem(ErrorKind.INVALID_REQUEST, "the file has 800 bytes"),
     412: _problem(
         ErrorKind.ENTRY_CHANGED,
         "somebody changed it first: it has version 2 now; read it again",
     ),
     413: _problem("request-too-large", "the body of a request has at most 1048576 bytes"),
+    416: _problem(ErrorKind.INVALID_REQUEST, "the file has 800 bytes"),
     422: _problem(
         ErrorKind.INVALID_REQUEST,
         "body: Value error, Object missing required field `name`",
