@@ -26,6 +26,10 @@ WITHOUT_METHOD = {
     "POST /device/code": "a step of login, without a token",
     "POST /device/token": "a step of login, without a token",
     "POST /repos/{org}/{name}/credentials": "open repositories renew their credentials by it",
+    "GET /repos/{org}/{name}/tiles/{path}/tilejson.json": "for programs that show maps",
+    "GET /repos/{org}/{name}/tiles/{path}/{zoom}/{column}/{row}.png": "for programs that show maps",
+    "GET /repos/{org}/{name}/plan/{path}": "an open repository reads from the bucket by itself",
+    "GET /zarr/{org}/{name}@{version}/{key}": "for other clients of Zarr",
 }
 """Routes that no method of the client begins with."""
 
@@ -136,7 +140,8 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set
 
 def template_of(route: str) -> re.Pattern[str]:
     method, _, path = route.partition(" ")
-    pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))
+    pattern = re.escape(path).replace(r"\{path\}", ".*")
+    pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", pattern)
     return re.compile(f"{method} /api/v1{pattern}")
 
 

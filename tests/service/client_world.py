@@ -13,7 +13,7 @@ import icefloe
 from icefloe.catalog.model import Member, Organisation, Person, Platform, Role
 from icefloe.catalog.wire import BucketSettings
 from icefloe.service.database import accounts
-from icefloe.service.settings import Settings
+from icefloe.service.settings import RateLimits, Settings
 from tests.support.desk import prove, root_of
 from tests.support.served import ServedDesk, served
 from tests.support.servers import VENDOR, S3Endpoint
@@ -70,13 +70,20 @@ def bucket_at(endpoint: S3Endpoint, prefix: str) -> BucketSettings:
 
 @contextmanager
 def world(
-    folder: Path, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+    folder: Path,
+    lab_store: S3Endpoint,
+    archive_store: S3Endpoint,
+    prefix: str,
+    *,
+    allowed_origins: tuple[str, ...] = (),
 ) -> Iterator[World]:
     """Serve organisations: ada admins lab, bob writes there, cid reads; eve and mia have others."""
     settings = Settings(
         folder=folder,
         allowed_endpoints=(lab_store.url, archive_store.url),
+        allowed_origins=allowed_origins,
         allows_anonymous=True,
+        limits=RateLimits(refusals=100_000),
     )
     with served(settings) as desk:
         desk.add_person(Person("root", operator=True))

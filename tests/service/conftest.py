@@ -4,6 +4,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from icefloe.service.database.engine import Database
+from tests.support.http_server import ScriptedHandler, scripted_server
 from tests.support.servers import S3Endpoint, seaweedfs
 
 if TYPE_CHECKING:
@@ -83,12 +85,28 @@ def archive_store(servers_folder: Path) -> Iterator[S3Endpoint]:
 
 
 @pytest.fixture(scope="session")
+def maps_site() -> Iterator[str]:
+    """The origin of another site, whose pages may read data of the service."""
+
+    def answer(request: ScriptedHandler) -> None:
+        request.answer(HTTPStatus.OK, b"<!doctype html><p>Maps", {"Content-Type": "text/html"})
+
+    with scripted_server(answer) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
 def pages_service(
-    tmp_path_factory: pytest.TempPathFactory, lab_store: S3Endpoint, archive_store: S3Endpoint
+    tmp_path_factory: pytest.TempPathFactory,
+    lab_store: S3Endpoint,
+    archive_store: S3Endpoint,
+    maps_site: str,
 ) -> Iterator["World"]:
     """A service with pages, in a process of its own."""
     from tests.service.pages_world import pages_world
 
     folder, prefix = tmp_path_factory.mktemp("pages"), f"test-{uuid.uuid4().hex}"
-    with pages_world(folder / "service", lab_store, archive_store, prefix) as here:
+    with pages_world(
+        folder / "service", lab_store, archive_store, prefix, allowed_origins=(maps_site,)
+    ) as here:
         yield here

@@ -80,9 +80,14 @@ def make_map(here: World, name: str, folder: str | None = None) -> None:
 
 @contextmanager
 def pages_world(
-    folder: Path, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+    folder: Path,
+    lab_store: S3Endpoint,
+    archive_store: S3Endpoint,
+    prefix: str,
+    *,
+    allowed_origins: tuple[str, ...] = (),
 ) -> Iterator[World]:
-    with world(folder, lab_store, archive_store, prefix) as here:
+    with world(folder, lab_store, archive_store, prefix, allowed_origins=allowed_origins) as here:
         here.desk.add_person(Person("sam"))
         url = f"s3://{archive_store.bucket}/{prefix}/tapes/"
         here.client("eve").create_policy(

@@ -1,16 +1,19 @@
 """Every page that people open, for every role, in a real browser: usable by all, and harmless."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, Page
 from sqlalchemy import update
+from starlette.routing import Match
 
 from icefloe.catalog.model import Person, Role
 from icefloe.service import login
 from icefloe.service.database import tables
 from icefloe.service.settings import Settings
 from tests.service.test_admin_pages import HOSTILE, MANY, TABLE
+from tests.service.test_routes import PAGES, label
 from tests.support.chromium import chromium, serious_problems
 from tests.support.example_world import NOWHERE, fill, path_of
 from tests.support.served import ServedDesk, served
@@ -20,22 +23,41 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 ROLES = ("stranger", *(role.value for role in Role))
 OTHERS = (
     "/",
+    "/repositories?search=nothing",
     "/listings",
     "/listings/ocean-lab/daily-sst",
     "/requests",
+    "/requests/new?repository=ocean-lab/sea-surface",
     "/account",
     "/device",
     "/password",
     "/no/such/page",
 )
-PATHS = [
-    *OTHERS,
-    *(
-        path_of(page.removeprefix("GET "))
-        for page in TABLE
-        if page.startswith("GET") and not page.endswith((".csv", ".jsonl"))
-    ),
-]
+PATHS = [*OTHERS, *(path_of(page.removeprefix("GET ")) for page in TABLE if page.startswith("GET"))]
+PATHS = [path for path in PATHS if not path.endswith((".csv", ".jsonl"))]
+BEFORE_A_LOGIN = ("/login", "/logged-out", "/join/{secret}", "/join/no-such-link", "/no/such/page")
+WITHOUT_VISIT = {
+    "GET /login/provider": "sends the browser to the provider",
+    "GET /login/provider/callback": "sends the browser on",
+    "GET /repos/{org}/{name}": "sends the browser to the root of the repository",
+    "GET /repos/{org}/{name}/{rest:path}": "`test_pages_browser` visits them, with data",
+    "GET /organisations/{org}/audit.csv": "a file",
+    "GET /organisations/{org}/audit.jsonl": "a file",
+}
+"""Pages that this test does not visit, and why."""
+
+
+def route_of(path: str) -> str | None:
+    """Return the page that answers a path; None if none does."""
+    scope = {"type": "http", "method": "GET", "path": path.partition("?")[0]}
+    return next((label(r) for r in PAGES if r.matches(scope)[0] is Match.FULL), None)
+
+
+def test_no_page_is_forgotten() -> None:
+    visited = {route_of(path) for path in (*PATHS, *BEFORE_A_LOGIN)}
+    pages = {label(route) for route in PAGES if "GET" in (route.methods or ())}
+    assert visited - {None} == pages - WITHOUT_VISIT.keys()
+    assert WITHOUT_VISIT.keys() <= pages
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +102,10 @@ STRUCTURE = """() => [...document.querySelectorAll("*")]
     .map((element) => `${element.tagName}.${element.className}`).join()"""
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_every_page_is_usable_and_harmless(
-    browser: Browser, desk: ServedDesk, checked: set[str], role: str
-) -> None:
-    secret = login.start_session(desk.service, role, "test", "test")
+@contextmanager
+def watched(browser: Browser, desk: ServedDesk) -> Iterator[Page]:
+    """Open a page that fails for each error of a script and each foreign request."""
     context = browser.new_context(base_url=desk.url, locale="en-US")
-    context.add_cookies([{"name": "icefloe", "value": secret, "url": desk.url}])
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -99,16 +118,39 @@ def test_every_page_is_usable_and_harmless(
         "request",
         lambda r: None if r.url.startswith((desk.url, "data:")) else problems.append(r.url),
     )
-    for path in PATHS:
-        page.goto(path)
-        assert page.title().strip(), path
-        assert "\u202e" not in page.evaluate("() => document.body.innerText"), path
-        structure = page.evaluate(STRUCTURE)
-        if structure not in checked:
-            check_page(page, path)
-            checked.add(structure)
+    yield page
     context.close()
     assert problems == []
+
+
+def visit(page: Page, path: str, checked: set[str]) -> None:
+    page.goto(path)
+    assert page.title().strip(), path
+    assert "\u202e" not in page.evaluate("() => document.body.innerText"), path
+    structure = page.evaluate(STRUCTURE)
+    if structure not in checked:
+        check_page(page, path)
+        checked.add(structure)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_page_is_usable_and_harmless(
+    browser: Browser, desk: ServedDesk, checked: set[str], role: str
+) -> None:
+    secret = login.start_session(desk.service, role, "test", "test")
+    with watched(browser, desk) as page:
+        page.context.add_cookies([{"name": "icefloe", "value": secret, "url": desk.url}])
+        for path in PATHS:
+            visit(page, path, checked)
+
+
+def test_pages_before_a_login_are_usable_and_harmless(
+    browser: Browser, desk: ServedDesk, checked: set[str]
+) -> None:
+    secret = login.create_password_link(desk.service, "reader").rpartition("/")[2]
+    with watched(browser, desk) as page:
+        for path in BEFORE_A_LOGIN:
+            visit(page, path.format(secret=secret), checked)
 
 
 def check_page(page: Page, path: str) -> None:

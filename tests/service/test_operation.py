@@ -58,6 +58,8 @@ def test_what_serve_refuses(folder: Path) -> None:
     assert "pass --insecure" in refused("--host", "0.0.0.0")
     assert "several workers need PostgreSQL" in refused("--workers", "2")
     assert "text or json" in refused("--log-format", "xml")
+    assert "not the origin of a site" in refused("--allow-origin", "*")
+    assert "leave out" in refused("--demo", "--allow-origin", "https://maps.example.org")
     assert "cannot read the settings" in refused("--config", "nowhere.toml")
     Path("bad.toml").write_text("colour = 'red'")
     assert "colour" in refused("--config", "bad.toml")

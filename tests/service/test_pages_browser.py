@@ -1,13 +1,17 @@
 """The pages of the service in a real browser, from the login to a map of somebody else's data."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
+from starlette.routing import Match
 
-from icefloe.catalog.wire import RequestDecision
+import icefloe
 from icefloe.service import login
+from icefloe.web.site import Site
+from icefloe.web.versions import Viewed
 from tests.service.client_world import World
 from tests.service.pages_world import browser_of
 from tests.support.browser import PASSWORD
@@ -24,7 +28,14 @@ PAGES = (
     "/requests/new?repository=lab/closed",
     "/repos/lab/map/",
     "/repos/lab/map/node/t2m",
+    "/repos/lab/map/chunk/t2m?by=step&at=0&at=0&at=0",
     "/repos/lab/map/history",
+    "/repos/lab/map/commit/{snapshot}",
+    "/repos/lab/map/diff?from={snapshot}&to=main",
+    "/repos/lab/map/diff/t2m?from={snapshot}&to=main",
+    "/repos/lab/map/coverage",
+    "/repos/lab/map/sources",
+    "/repos/lab/map/dependencies",
     "/repos/lab/closed/",
     "/account",
     "/device",
@@ -32,6 +43,8 @@ PAGES = (
     "/nothing/here",
 )
 PUBLIC_PAGES = ("/login", "/logged-out")
+PARTS = ("/fragment/", "/picture/", "/series/", "/difference/", "/api/", "/tiles/", "/plan/")
+"""What pages and programs load, which nobody sees on its own."""
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +58,9 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def page(browser: Browser, here: World) -> Iterator[Page]:
-    """A page that fails the test for every error of a script and every foreign request."""
+@contextmanager
+def watched(browser: Browser, here: World) -> Iterator[Page]:
+    """Open a page that fails for every error of a script and every foreign request."""
     viewport: ViewportSize = {"width": 1100, "height": 900}
     context = browser.new_context(base_url=here.desk.url, viewport=viewport, locale="en-US")
     page = context.new_page()
@@ -67,6 +80,20 @@ def page(browser: Browser, here: World) -> Iterator[Page]:
     assert problems == []
 
 
+@pytest.fixture
+def page(browser: Browser, here: World) -> Iterator[Page]:
+    with watched(browser, here) as page:
+        yield page
+
+
+@pytest.fixture
+def admin_page(browser: Browser, here: World) -> Iterator[Page]:
+    """A second browser, in which the admin of the museum is logged in."""
+    with watched(browser, here) as page:
+        enter(page, here, "mia")
+        yield page
+
+
 def enter(page: Page, here: World, person: str) -> None:
     """Give a browser the cookie of a session."""
     (cookie,) = browser_of(here, person).cookies.jar
@@ -74,7 +101,9 @@ def enter(page: Page, here: World, person: str) -> None:
     page.context.add_cookies([{"name": "icefloe", "value": cookie.value, "url": here.desk.url}])
 
 
-def test_from_the_login_to_a_map_and_from_a_refusal_to_a_grant(page: Page, here: World) -> None:
+def test_from_the_login_to_a_map_and_from_a_refusal_to_a_grant(
+    page: Page, admin_page: Page, here: World
+) -> None:
     link = login.create_password_link(here.desk.service, "cid")
     page.goto(link)
     page.get_by_label("New password", exact=True).fill(PASSWORD)
@@ -110,20 +139,36 @@ def test_from_the_login_to_a_map_and_from_a_refusal_to_a_grant(page: Page, here:
     page.get_by_role("link", name="Requests").first.click()
     expect(page.get_by_role("cell", name="pending")).to_be_visible()
 
-    mia = here.client("mia")
-    (request,) = mia.list_requests("museum", state="pending")
-    proposal = mia.show_request("museum", request.id)
-    decision = RequestDecision(grants=True, policy=proposal.policy, answer="Enjoy.")
-    mia.decide_request("museum", request.id, decision)
+    grant_on_the_page(admin_page)
     page.reload()
     expect(page.get_by_role("cell", name="pending")).to_have_count(0)
     # There may be older requests of the same person.
     expect(page.get_by_role("cell", name="granted").first).to_be_visible()
+    expect(page.get_by_role("cell", name="Enjoy.").first).to_be_visible()
     page.get_by_role("link", name="lab/closed").first.click()
     page.get_by_role("link", name="t2m").click()
     expect(page.locator(".picture")).to_have_attribute("data-ready", "true", timeout=60_000)
+    mia = here.client("mia")
     for policy in mia.list_policies("museum"):
         mia.delete_policy("museum", policy.id)
+
+
+def grant_on_the_page(page: Page) -> None:
+    """Grant the only request to the museum, as its admin does."""
+    page.goto("/")
+    page.get_by_role("link", name="Organisations").click()
+    page.get_by_role("link", name="museum").click()
+    page.get_by_role("link", name="Access requests").click()
+    request = page.get_by_role("row").filter(has_text="lab/closed")
+    expect(request).to_have_count(1)
+    request.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="cid asks for access")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("Repositories that open: 1")
+    assert serious_problems(page) == []
+    page.get_by_label("A word to cid").first.fill("Enjoy.")
+    page.get_by_role("button", name="Grant").click()
+    expect(page.get_by_role("row", name="State")).to_contain_text("granted by mia")
+    assert serious_problems(page) == []
 
 
 def test_a_program_is_approved(page: Page, here: World) -> None:
@@ -162,8 +207,21 @@ def test_pages_are_accessible_and_fit_on_a_phone(page: Page, here: World, scheme
     enter(page, here, "mia")
     check("/listings/lab/maps")  # with the form, which only admins have
     enter(page, here, "cid")
+    snapshot = here.client("cid").get_repo("lab/map").lookup_branch("main")
     for path in PAGES:
-        check(path)
+        check(path.format(snapshot=snapshot))
+
+
+def test_no_page_of_a_repository_is_forgotten() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    routes = Site(Viewed(repository, "lab/map", "memory")).routes()
+    visited = set()
+    for path in PAGES:
+        if path.startswith(root := "/repos/lab/map"):
+            where = path.removeprefix(root).partition("?")[0]
+            scope = {"type": "http", "method": "GET", "path": where}
+            visited.add(next(r.path for r in routes if r.matches(scope)[0] is Match.FULL))
+    assert visited == {route.path for route in routes if not route.path.startswith(PARTS)}
 
 
 def test_lists_and_forms_work_without_scripts(browser: Browser, here: World) -> None:

@@ -95,6 +95,22 @@ def test_a_request_that_runs_ends_before_the_server_does(tmp_path: Path) -> None
     assert verify_audit(Settings(folder=tmp_path / "icefloe-service")).number == 0
 
 
+def test_origins_of_the_settings_and_of_the_command_may_read_data(tmp_path: Path) -> None:
+    environment = {"ICEFLOE_SERVICE_ALLOWED_ORIGINS": '["https://Maps.example.org/"]'}
+    options = ("--allow-origin", "http://localhost:5173")
+    with served(tmp_path, *options, environment=environment) as running:
+        for origin, allowed in (
+            ("https://maps.example.org", True),
+            ("http://localhost:5173", True),
+            ("https://evil.example", False),
+        ):
+            for path, is_data in (("/api/v1/repos/lab/sst/data/t2m", True), ("/api/v1/me", False)):
+                answer = httpx.get(f"{running.url}{path}", headers={"origin": origin})
+                assert answer.status_code == 401
+                is_shared = answer.headers.get("access-control-allow-origin") == origin
+                assert is_shared == (allowed and is_data)
+
+
 def test_two_workers_share_everything(tmp_path: Path, postgresql_database: str) -> None:
     environment = {"ICEFLOE_SERVICE_DATABASE": postgresql_database}
     environment["TMPDIR"] = str(tmp_path)

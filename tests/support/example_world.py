@@ -57,6 +57,11 @@ ASKS_A_STORE = (
     "/credentials",
     "/update",
     "/release",
+    "/data/{path}",
+    "/tiles/{path}/tilejson.json",
+    "/{row}.png",
+    "/plan/{path}",
+    "@{version}/{key}",
 )
 """The ends of routes that fail in this world, where no store answers."""
 

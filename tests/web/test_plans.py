@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from icefloe.virtual_chunks.reader import SignedChunk, read_conditions
 from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from tests.conformance.storages import s3_storage_at
-from tests.support.chromium import chromium
+from tests.support.chromium import PROJECT, chromium
 from tests.support.http_server import ScriptedHandler, scripted_server
 from tests.support.servers import S3Endpoint
 from tests.web.conftest import served
@@ -276,6 +277,58 @@ def test_conditions_and_secrets() -> None:
     assert read_conditions(VirtualChunk("s3://b/a", 0, 8), "strict") == {}
     assert read_conditions(VirtualChunk("s3://b/a", 0, 8, etag='a"\r\nb'), "strict") is None
     assert "secret" not in repr(SignedChunk("https://b/a?secret", {}))
+
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "how-to" / "data-over-http.md"
+MODULES = {
+    "zarrita": "/zarrita/dist/src/index.js",
+    "@zarrita/storage/fetch": "/@zarrita/storage/dist/src/fetch.js",
+    "numcodecs/zstd": "/numcodecs/dist/zstd.js",
+}
+READ_WITH_ZARRITA = """async (address) => {
+    const [{ openPlan }, zarr] = await Promise.all([import("/plan.js"), import("zarrita")]);
+    const { data, shape } = await zarr.get(await openPlan(address));
+    return { shape, values: [...data] };
+}"""
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_documented_script_reads_all_kinds_of_chunks(place: Place) -> None:
+    [script] = re.findall(r"```js\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL)
+    page_text = f'<script type="importmap">{json.dumps({"imports": MODULES})}</script><p>Maps'
+
+    def answer(request: ScriptedHandler) -> None:
+        path = request.path.partition("?")[0]
+        text = {"/": f"<!doctype html>{page_text}", "/plan.js": script}.get(path)
+        file = PROJECT / "node_modules" / path.lstrip("/")
+        if text is None and not file.is_file():
+            request.answer(HTTPStatus.NOT_FOUND)
+            return
+        kind = "text/html" if path == "/" else "text/javascript"
+        content = file.read_bytes() if text is None else text.encode()
+        request.answer(HTTPStatus.OK, content, {"Content-Type": kind})
+
+    store = place.repository.readonly_session("main").store
+    viewed = Viewed(place.repository, "cube", "s3")
+    with (
+        scripted_server(answer) as site,
+        served(viewed, [site.url]) as root,
+        chromium() as browser,
+    ):
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(site.url)
+        for name in ("native", "inline", "virtual"):
+            read = page.evaluate(READ_WITH_ZARRITA, f"{root}/plan/{name}")
+            expected = zarr.open_array(store, path=name)[:]
+            np.testing.assert_array_equal(np.reshape(read["values"], read["shape"]), expected)
+        # The server of the pages has sent nothing but the plans.
+        assert {url for url in asked if url.startswith(root)} == {
+            f"{root}/plan/{name}" for name in ("native", "inline", "virtual")
+        }
+        page.close()
 
 
 READ_CHUNKS = """async (address) => {

@@ -1,4 +1,4 @@
-"""Zarr over HTTP, read by Zarr itself, whose store knows nothing of Icefloe."""
+"""Zarr over HTTP, read by clients that know nothing of Icefloe."""
 
 import httpx2 as httpx
 import numpy as np
@@ -11,6 +11,7 @@ from zarr.storage import ObjectStore
 import icefloe
 from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
+from tests.support.zarr_clients import READERS, check_values
 from tests.web.conftest import example_data
 
 
@@ -32,6 +33,29 @@ def test_zarr_reads_a_version(address: str, version: str) -> None:
     np.testing.assert_array_equal(group["ocean/virtual"][:], [0, 1, 2, 3])  # type: ignore[index]
     assert group["ocean/sparse"][25, 3] == 7  # type: ignore[index]
     assert group["ocean/sparse"][0, 0] == 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("version", ["main", "v1"])
+def test_every_client_reads_all_values(
+    address: str, repository: icefloe.Repository, reader: str, version: str
+) -> None:
+    """Compare plain, chunked, sparse and virtual arrays with what they were made of."""
+    example = example_data()
+    t2m = example["t2m"].to_numpy().copy()
+    if version == "main":
+        t2m[0] = 5
+    sparse = np.zeros((100, 100), "i2")
+    sparse[20:30] = 7
+    arrays = {
+        "t2m": t2m,
+        "image": example["image"].to_numpy(),
+        "line": example["line"].to_numpy(),
+    }
+    if reader != "xarray":  # which needs names of dimensions
+        arrays |= {"ocean/sparse": sparse, "ocean/virtual": np.arange(4, dtype="i2")}
+    for path, expected in arrays.items():
+        check_values(reader, f"{address}/zarr/cube@{version}", path, expected)
 
 
 def test_ranges(client: httpx.Client) -> None:

@@ -6,7 +6,8 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
 
 from icefloe.api.repository import Repository
 from icefloe.catalog import model
@@ -44,6 +45,10 @@ from icefloe.forks import renew_lock_in_children
 from icefloe.printable import escaped_html
 from icefloe.reports import object_html, object_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ARROW: Final = "application/vnd.apache.arrow.stream"
 _GRANT_TYPE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _SLOWER_SECONDS: Final = 5  # RFC 8628, section 3.5
 _MOST_REMEMBERED: Final = 4
@@ -343,6 +348,50 @@ class Client(Administration):
         await self._transport.call(type(None), "DELETE", path)
 
     delete_repo = blocking(delete_repo_async)
+
+    # -- data ------------------------------------------------------------------------------
+
+    async def read_data_async(
+        self,
+        name: str,
+        path: str = "/",
+        select: Mapping[str, object] | None = None,
+        *,
+        variables: Sequence[str] = (),
+        version: str | None = None,
+        decode: bool = True,
+    ) -> "pa.Table":
+        """Return values of a repository as a table with a row for each point.
+
+        The service reads them: this is for a position or a small area. `get_repo` reads any
+        amount, from the storage itself.
+
+        Args:
+            name: `org/name`.
+            path: an array, or a group.
+            select: what to read, by the parameters of the data routes: `{"lat": 52.1, "lon":
+                "-10:0", "i.time": "0:24"}`; everything if not given.
+            variables: arrays of the group; all that share its dimensions if not given.
+            version: a branch, a tag, a snapshot id or a moment; `main` if not given.
+            decode: whether values are decoded by the CF conventions.
+        """
+        import pyarrow as pa
+
+        params = [(key, str(value)) for key, value in (select or {}).items()]
+        if variables:
+            params.append(("variables", ",".join(variables)))
+        if version is not None:
+            params.append(("version", version))
+        if not decode:
+            params.append(("decode", "false"))
+        place = f"/repos/{checked_name(name)}/data/{quote(path.strip('/'))}"
+        content = await self._transport.fetch(place, _ARROW, params)
+        try:
+            return pa.ipc.open_stream(content).read_all()
+        except pa.ArrowInvalid:
+            self._transport.fail_to_understand()
+
+    read_data = blocking(read_data_async)
 
 
 def _client(url: str, token_command: Iterable[str] | None) -> Client:

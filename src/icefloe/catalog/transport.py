@@ -6,7 +6,7 @@ Errors of the service become the errors of this package, by one table.
 import atexit
 import os
 import secrets as random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -121,6 +121,14 @@ class Transport:
         response = await self._with_token("POST", path, body, None, headers, may_repeat=True)
         return self._answer(kind, response)
 
+    async def fetch(self, path: str, accept: str, params: Sequence[tuple[str, str]]) -> bytes:
+        """Return the bytes that the service answers a reading request with, in a media type."""
+        headers = {"accept": accept}
+        response = await self._with_token("GET", path, None, params, headers, may_repeat=True)
+        if response.is_success:
+            return response.content
+        raise self._error(response)
+
     async def call_openly(self, path: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """Send a form without a token, as those do who are about to log in."""
         response = await self._send("POST", path, {}, {"data": dict(form)})
@@ -133,7 +141,7 @@ class Transport:
         method: str,
         path: str,
         body: object,
-        params: Mapping[str, Any] | None,
+        params: Mapping[str, Any] | Sequence[tuple[str, str]] | None,
         headers: dict[str, str],
         *,
         may_repeat: bool,
@@ -207,9 +215,10 @@ class Transport:
         try:
             return msgspec.json.decode(content or b"null", type=kind)
         except msgspec.MsgspecError:
-            self._fail_to_understand()
+            self.fail_to_understand()
 
-    def _fail_to_understand(self) -> NoReturn:
+    def fail_to_understand(self) -> NoReturn:
+        """Raise the error for an answer that is not of the expected form."""
         problem = f"{self.service} answered in a form that this client does not understand"
         raise ServiceError(f"{problem}: is it a service of Icefloe, and of a similar version?")
 

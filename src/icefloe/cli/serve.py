@@ -30,6 +30,13 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other machines without https.")
     ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A site, like https://maps.example.org, whose pages may read data with a token.",
+        ),
+    ] = None,
     demo: Annotated[
         bool,
         typer.Option(
@@ -47,6 +54,7 @@ def serve(
     Example: icefloe serve --config /etc/icefloe.toml --log-format json
     """
     from icefloe.errors import ErrorKind, InvalidInputError
+    from icefloe.records import replace
     from icefloe.service.logs import LogFormat
     from icefloe.service.operation.server import Announcement
     from icefloe.service.operation.server import serve as run
@@ -59,8 +67,9 @@ def serve(
     if demo:
         from icefloe.service.operation.demo import run_demo
 
-        if config is not None or workers > 1 or insecure:
-            problem = "--demo has settings of its own: leave out --config, --workers and --insecure"
+        if config is not None or workers > 1 or insecure or allow_origin:
+            others = "--config, --workers, --insecure and --allow-origin"
+            problem = f"--demo has settings of its own: leave out {others}"
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
         run_demo(echo, port=port, log_format=LogFormat(log_format))
         return
@@ -71,8 +80,10 @@ def serve(
             echo("Create the first operator's account with this link. It works once, for 3 days:")
             echo(f"  {announcement.first_link}")
 
+    settings = load_settings(config)
+    origins = (*settings.allowed_origins, *(allow_origin or ()))
     run(
-        load_settings(config),
+        replace(settings, allowed_origins=origins),
         announce,
         host=host,
         port=port,

@@ -77,6 +77,8 @@ class Settings(Record, forbid_unknown_fields=True):
     """
     allowed_endpoints: tuple[str, ...] = ()
     """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
+    allowed_origins: tuple[str, ...] = ()
+    """Sites, like `https://maps.example.org`, whose pages may read data with a token."""
     allows_anonymous: bool = True
     """Whether public data on endpoints of the platforms needs no policy."""
     allows_organisations: bool = False

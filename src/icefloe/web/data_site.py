@@ -56,50 +56,56 @@ class Field(Record):
     hint: str
 
 
-class DataSite:
-    """The routes of the data of a repository."""
+def root_address(request: Request) -> str:
+    """Return the address of the repository, wherever its pages are.
 
-    def __init__(self, viewed: Viewed, headers: Mapping[str, str]) -> None:
+    `base_url` would be that of the larger site that the pages are a part of.
+    """
+    root = quote(request.scope.get("root_path", ""))
+    return f"{request.url.scheme}://{request.url.netloc}{root}"
+
+
+class DataSite:
+    """The data of a repository, each kind of answer as a method that raises its errors.
+
+    `address` returns the address of the repository, below which the addresses in answers are.
+    """
+
+    def __init__(
+        self,
+        viewed: Viewed,
+        headers: Mapping[str, str],
+        address: Callable[[Request], str] = root_address,
+    ) -> None:
         self._viewed: Final = viewed
         self._headers: Final = dict(headers)
+        self._address: Final = address
 
     def routes(self) -> list[Route]:
-        """Return the routes, below the root of the repository."""
+        """Return the routes, below the root of the repository; they answer errors, too."""
         tile = "/tiles/{path:path}/{zoom:int}/{column:int}/{row:int}.png"
         return [
-            Route("/api/v1/data/{path:path}", self.values),
-            Route("/tiles/{path:path}/tilejson.json", self.tile_description),
-            Route(tile, self.tile),
-            Route("/plan/{path:path}", self.plan),
+            Route("/api/v1/data/{path:path}", self._answering(self.values)),
+            Route("/tiles/{path:path}/tilejson.json", self._answering(self.tile_description)),
+            Route(tile, self._answering(self.tile)),
+            Route("/plan/{path:path}", self._answering(self.plan)),
         ]
+
+    def _answering(self, make: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            try:
+                return make(request)
+            except IcefloeError as error:
+                if "text/html" in request.headers.get("accept", ""):
+                    raise  # somebody looks at this in a browser, and gets a page
+                status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+                problem = {"code": error.kind, "message": str(error)}
+                return JSONResponse(problem, status, self._headers | {"cache-control": "no-store"})
+
+        return answer
 
     def values(self, request: Request) -> Response:
         """Return the values of a position, an area or a cube."""
-        return self._answered(request, self._values)
-
-    def tile_description(self, request: Request) -> Response:
-        """Return the TileJSON document of an array."""
-        return self._answered(request, self._tile_description)
-
-    def tile(self, request: Request) -> Response:
-        """Return a tile of a map as PNG."""
-        return self._answered(request, self._tile)
-
-    def plan(self, request: Request) -> Response:
-        """Return where the chunks of a selection are."""
-        return self._answered(request, self._plan)
-
-    def _answered(self, request: Request, make: Callable[[Request], Response]) -> Response:
-        try:
-            return make(request)
-        except IcefloeError as error:
-            if "text/html" in request.headers.get("accept", ""):
-                raise  # somebody looks at this in a browser, and gets a page
-            status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
-            problem = {"code": error.kind, "message": str(error)}
-            return JSONResponse(problem, status, self._headers | {"cache-control": "no-store"})
-
-    def _values(self, request: Request) -> Response:
         version, node = self._node(request)
         form = _format(request)
         headers = self._kept(version, form) | {"vary": "accept"}
@@ -120,7 +126,8 @@ class DataSite:
             headers["content-disposition"] = f'attachment; filename="{name}"'
         return StreamingResponse(content, headers=headers, media_type=MEDIA_TYPES[form].name)
 
-    def _tile(self, request: Request) -> Response:
+    def tile(self, request: Request) -> Response:
+        """Return a tile of a map as PNG."""
         version, node = self._array(request)
         headers = self._kept(version, "png")
         if has_tag(request, headers["etag"]):
@@ -132,7 +139,8 @@ class DataSite:
         values = tiles.read_tile(version, opened, *numbers)
         return Response(tiles.to_png(values, style), headers=headers, media_type="image/png")
 
-    def _tile_description(self, request: Request) -> Response:
+    def tile_description(self, request: Request) -> Response:
+        """Return the TileJSON document of an array."""
         version, node = self._array(request)
         parameters = request.query_params
         query = parse_query(parameters.multi_items(), _OF_TILES)
@@ -146,7 +154,7 @@ class DataSite:
         limits = f"{style.least!r},{style.greatest!r}"
         fixed = [("version", version.session.snapshot_id), ("colours", style.colours)]
         address = urlencode([*fixed, ("range", limits), *chosen], quote_via=quote)
-        place = f"{root_address(request)}/tiles{quote(node.path)}"
+        place = f"{self._address(request)}/tiles{quote(node.path)}"
         document = {
             "tilejson": "3.0.0",
             "name": node.path,
@@ -158,10 +166,11 @@ class DataSite:
         }
         return JSONResponse(document, headers=self._kept(version, "tilejson"))
 
-    def _plan(self, request: Request) -> Response:
+    def plan(self, request: Request) -> Response:
+        """Return where the chunks of a selection are."""
         version, node = self._array(request)
         query = parse_query(request.query_params.multi_items(), _OF_PLANS)
-        zarr_url = self._viewed.zarr_url(version.session.snapshot_id, root_address(request))
+        zarr_url = self._viewed.zarr_url(version.session.snapshot_id, self._address(request))
         plan = plans.make_plan(version, node, query, zarr_url)
         # Addresses expire, and are secrets while they do not.
         return JSONResponse(plan, headers=self._headers | {"cache-control": "no-store"})
@@ -175,7 +184,7 @@ class DataSite:
     def _array(self, request: Request) -> tuple[Version, ArrayNode]:
         version, node = self._node(request)
         if not isinstance(node, ArrayNode):
-            raise NotFoundError(f"{node.path} is a group")
+            raise NotFoundError(f"{node.path} is a group", ErrorKind.NODE_NOT_FOUND)
         return version, node
 
     def _kept(self, version: Version, form: str) -> dict[str, str]:
@@ -248,15 +257,6 @@ def _usual_range(version: Version, opened: tiles.TileArray) -> str:
     if least == greatest:
         least, greatest = least - 0.5, greatest + 0.5
     return f"{least:.10g},{greatest:.10g}"
-
-
-def root_address(request: Request) -> str:
-    """Return the address of the repository, wherever its pages are.
-
-    `base_url` would be that of the larger site that the pages are a part of.
-    """
-    root = quote(request.scope.get("root_path", ""))
-    return f"{request.url.scheme}://{request.url.netloc}{root}"
 
 
 def _file_name(path: str, suffix: str) -> str:

@@ -339,10 +339,19 @@ class Site:
         name, _, version_name = request.path_params["version"].rpartition("@")
         if name != self._viewed.name:
             return PlainTextResponse("there is no such repository", 404, HEADERS)
-        return self.zarr_file(request, version_name, request.path_params["key"])
+        try:
+            return self.zarr_file(request, version_name, request.path_params["key"])
+        except zarr_files.RangeError as error:
+            headers = HEADERS | error.headers
+            return PlainTextResponse(str(error), 416, headers)
+        except zarr_files.NoSuchKeyError as error:
+            return PlainTextResponse(str(error), 404, HEADERS)
 
     def zarr_file(self, request: Request, version_name: str, key: str) -> Response:
-        """Return a key of a version, as Zarr stores it, or the range of it that is asked for."""
+        """Return a key of a version, as Zarr stores it, or the range of it that is asked for.
+
+        Raise `NoSuchKeyError` or `RangeError` if there is nothing to return.
+        """
         version = self._viewed.version(version_name)
         tag = f'"{version.session.snapshot_id}"'
         headers = HEADERS | {"etag": tag, "accept-ranges": "bytes"}
@@ -359,15 +368,10 @@ class Site:
                 headers |= {"content-length": str(size)}
                 return Response(headers=headers, media_type=kind)
         is_same = request.headers.get("if-range", tag) == tag
-        try:
-            file = zarr_files.read_file(
-                version, key, request.headers.get("range") if is_same else None
-            )
-        except zarr_files.RangeError as error:
-            headers["content-range"] = f"bytes */{error.context['size']}"
-            return PlainTextResponse(str(error), 416, headers)
+        byte_range = request.headers.get("range") if is_same else None
+        file = zarr_files.read_file(version, key, byte_range)
         if file is None:
-            return PlainTextResponse("there is no such key", 404, HEADERS)
+            raise zarr_files.NoSuchKeyError(f"there is no key {key} in this version")
         if file.is_part:
             last = file.first + len(file.data) - 1
             headers["content-range"] = f"bytes {file.first}-{last}/{file.size_bytes}"

@@ -12,7 +12,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.effects import run_blocking
-from icefloe.errors import InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.nodes import GroupNode
 from icefloe.records import Record
 from icefloe.web.nodes import document_of
@@ -38,8 +38,21 @@ class ZarrFile(Record):
         return len(self.data) != self.size_bytes
 
 
+class NoSuchKeyError(NotFoundError):
+    """A version has no such key, which says of a chunk that nobody wrote it."""
+
+    default_kind = ErrorKind.KEY_NOT_FOUND
+
+
 class RangeError(InvalidInputError):
     """A file has no byte of a range; the size of the file is in the context."""
+
+    default_kind = ErrorKind.INVALID_REQUEST
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer with this error."""
+        return {"accept-ranges": "bytes", "content-range": f"bytes */{self.context['size']}"}
 
 
 def read_file(version: Version, key: str, byte_range: str | None = None) -> ZarrFile | None:

@@ -125,6 +125,20 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "state": "pending",
     "jobs/state": "done",
     "search": "sea surface",
+    "path": "sst",
+    "version": "main",
+    "variables": "sst,ice",
+    "format": "json",
+    "decode": True,
+    "method": "nearest",
+    "selection": {"lat": "52.1", "time": "2024-01-01:2024-02-01"},
+    "zoom": 0,
+    "column": 0,
+    "row": 0,
+    "colours": "viridis",
+    "data/range": "270,310",
+    "key": "sst/zarr.json",
+    "range": "bytes=0-99",
     "if-match": '"1"',
     "idempotency-key": "8c1f0e52-7d1b-4f0a-9a55-3f1f6f6f0b7d",
 }
@@ -382,6 +396,7 @@ PROBLEMS: Final[Mapping[int, Problem]] = {
         "somebody changed it first: it has version 2 now; read it again",
     ),
     413: _problem("request-too-large", "the body of a request has at most 1048576 bytes"),
+    416: _problem(ErrorKind.INVALID_REQUEST, "the file has 800 bytes"),
     422: _problem(
         ErrorKind.INVALID_REQUEST,
         "body: Value error, Object missing required field `name`",
@@ -418,6 +433,62 @@ REFUSED_OPENING: Final = _problem(
     _MISSING,
 )
 """The error of a repository that does not open whole."""
+
+
+_POSITION: Final = {"dims": [], "shape": [], "dtype": "float64"}
+DATA: Final[Mapping[str, Any]] = {
+    "json": {
+        "path": "/sst",
+        "version": "main",
+        "snapshot": _SNAPSHOT,
+        "dims": {},
+        "coords": {"lat": {**_POSITION, "units": "degrees_north", "values": 52.0}},
+        "variables": {"sst": {**_POSITION, "dtype": "float32", "units": "K", "values": 281.5}},
+    },
+    "csv": "lat,sst\r\n52.0,281.5\r\n",
+    "arrow": "a stream of Arrow record batches",
+    "netcdf": "a file",
+    "tilejson": {
+        "tilejson": "3.0.0",
+        "name": "/sst",
+        "scheme": "xyz",
+        "tiles": [f"{_SERVICE}/api/v1/repos/ocean-lab/sea-surface/tiles/sst/{{z}}/{{x}}/{{y}}.png"],
+        "minzoom": 0,
+        "maxzoom": 4,
+        "bounds": [-180.0, -85.05, 180.0, 85.05],
+    },
+    "tile": "a picture",
+    "plan": {
+        "path": "/sst",
+        "version": "main",
+        "snapshot": _SNAPSHOT,
+        "shape": [365, 180, 360],
+        "dimensions": ["time", "lat", "lon"],
+        "selection": {"time": {"start": 0, "stop": 1, "step": 1}},
+        "data_type": "float32",
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [1, 180, 360]},
+        },
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "fill_value": "NaN",
+        "zarr": f"{_SERVICE}/zarr/ocean-lab/sea-surface@{_SNAPSHOT}",
+        "expires_at": "2026-01-01T12:05:00+00:00",
+        "chunks": [
+            {
+                "index": [0, 0, 0],
+                "kind": "virtual",
+                "length": 259200,
+                "url": "https://ocean-tapes.s3.eu-west-1.amazonaws.com/daily/1.nc?X-Amz-Expires=300",
+                "signed": True,
+                "headers": {"Range": "bytes=4096-263295", "If-Match": '"9b2e41d0"'},
+            }
+        ],
+    },
+    "document": {"zarr_format": 3, "node_type": "group", "attributes": {}},
+    "chunk": "the bytes of a chunk",
+}
+"""Examples of answers with data, which no records describe."""
 
 
 def example_of(name: str) -> Any:

@@ -54,8 +54,13 @@ _CODE_OF_STATUS: Final = {
 }
 
 
+def problem_of(text: str) -> dict[str, Any]:
+    """Return the description of an error in the OpenAPI document."""
+    return {"model": Annotated[Problem, Codec()], "description": text}
+
+
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": Annotated[Problem, Codec()], "description": text}
+    status: problem_of(text)
     for status, text in {
         400: "Not understood",
         401: "Not logged in",

@@ -20,6 +20,7 @@ from icefloe.service.metrics import FOLDER_VARIABLE
 from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import DEFAULT_URL, Settings
+from icefloe.web.origins import parse_origin
 from icefloe.web.server import listening_socket
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def serve(
 
     `announce` is called when the address is taken, before the first request is answered.
     """
+    origins = tuple(map(parse_origin, settings.allowed_origins))
+    settings = replace(settings, allowed_origins=origins)
     is_public = not _is_loopback(host)
     if is_public and not settings.is_https and not is_insecure_allowed:
         problem = f"{host} can be reached from outside, and {settings.url} is not https"

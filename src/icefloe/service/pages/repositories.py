@@ -11,19 +11,12 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Missing
 from icefloe.service.domain.sharing import shares_of
 from icefloe.service.http.access import Permit, may, may_open
+from icefloe.service.http.opened import opened_of, shared_of
 from icefloe.service.http.pages import Cursor
 from icefloe.service.http.repositories import Search, find_repositories
 from icefloe.service.http.requests import find_own_requests
 from icefloe.service.opening import prefix_of
-from icefloe.service.pages.opened import OpenedRepositories, shared_of
-from icefloe.service.pages.site import (
-    PER_PAGE,
-    ZARR,
-    Visitor,
-    page,
-    redirect,
-    visit_of,
-)
+from icefloe.service.pages.site import PER_PAGE, Visitor, page, redirect, visit_of
 from icefloe.web.site import is_document
 
 router = APIRouter()
@@ -63,27 +56,12 @@ async def show_repository(
     """Show a page of a repository, or what is missing to open it."""
     del org, name, rest
     try:
-        return await _opened(request).show_page(request, permit)
+        return await opened_of(request).show_page(request, permit)
     except AccessDeniedError as error:
         is_for_program = "authorization" in request.headers or not is_document(request)
         if not error.missing or is_for_program:
             raise
         return await permit.service.database.run(_refusal_page, request, permit, error)
-
-
-@router.get(f"{ZARR}/{{org}}/{{name}}@{{version}}/{{key:path}}")
-@router.head(f"{ZARR}/{{org}}/{{name}}@{{version}}/{{key:path}}")
-async def read_zarr(
-    request: Request, permit: _Reader, org: str, name: str, version: str, key: str
-) -> Response:
-    """Return a key of a version, as Zarr stores it: for programs, with a token."""
-    del org, name
-    return await _opened(request).read_zarr(request, permit, version, key)
-
-
-def _opened(request: Request) -> OpenedRepositories:
-    opened: OpenedRepositories = request.app.state.opened
-    return opened
 
 
 def _refusal_page(request: Request, permit: Permit, error: AccessDeniedError) -> Response:

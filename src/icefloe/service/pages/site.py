@@ -22,6 +22,7 @@ from icefloe.service.http.access import cookie_name, service_of
 from icefloe.service.http.app import create_app
 from icefloe.service.http.codec import form_fields
 from icefloe.service.http.gate import API
+from icefloe.service.http.opened import ZARR
 from icefloe.service.http.problems import status_of
 from icefloe.service.login import Session
 from icefloe.service.runtime import Service
@@ -29,8 +30,6 @@ from icefloe.web.site import HEADERS, is_document, problem_part, static_files, t
 
 PER_PAGE: Final = 50
 """How many entries of a list a page shows."""
-ZARR: Final = "/zarr"
-"""The path of Zarr over HTTP, which programs read."""
 
 
 class Visit(Record):
@@ -147,10 +146,8 @@ def create_site(service: Service) -> FastAPI:
     """Return the application of a service with its pages."""
     from icefloe.service.pages import accounts, listings, repositories, requests
     from icefloe.service.pages.administration import ROUTERS
-    from icefloe.service.pages.opened import OpenedRepositories
 
-    app = create_app(service)
-    app.state.opened = OpenedRepositories(service)
+    app = create_app(service, navigation_of)
     readers = (repositories.router, listings.router, requests.router, accounts.router)
     for router in (*readers, *ROUTERS):
         app.include_router(router, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Repositories that pages show: opened in the name of a person, and kept for a short while.
+"""Repositories that pages and data routes read: opened in a person's name, kept for a short while.
 
 Every request is decided about with the facts of this moment. A repository that was opened before
 is used again only if the decision grants the very same: the same buckets, the same containers, by
@@ -32,16 +32,19 @@ from icefloe.service.domain.decide import Granted, Missing, decide
 from icefloe.service.domain.sharing import Share, Source, shares_of
 from icefloe.service.following import credential_in, side_of
 from icefloe.service.http.access import Permit, actor_of
+from icefloe.service.http.gate import API
 from icefloe.service.http.problems import status_of
 from icefloe.service.http.repositories import open_with_audit
 from icefloe.service.opening import prefix_of
-from icefloe.service.pages.site import ZARR, navigation_of
 from icefloe.service.runtime import Service
+from icefloe.web.data_site import DataSite
 from icefloe.web.dependencies import Shared, SharedBy
-from icefloe.web.site import Site, is_document
+from icefloe.web.site import HEADERS, Site, is_document
 from icefloe.web.versions import Version, Viewed, literal
 from icefloe.zarr_store.store import size_of_value
 
+ZARR: Final = "/zarr"
+"""The path of Zarr over HTTP, which programs read."""
 _MOST_REPOSITORIES: Final = 32
 """How many repositories this process keeps open for pages."""
 _MOST_REQUESTS: Final = 16
@@ -116,6 +119,8 @@ class _Kept(Record, eq=False):
     viewed: Viewed
     site: Site
     routes: list[Route]
+    data: DataSite
+    """The data below the API."""
 
     def __repr__(self) -> str:
         return f"_Kept({self.viewed.name!r})"
@@ -131,10 +136,14 @@ class _Slot:
 
 
 class OpenedRepositories:
-    """The repositories that pages of this process have open."""
+    """The repositories that this process has open for pages and data routes.
 
-    def __init__(self, service: Service) -> None:
+    `navigation` returns the HTML above each page.
+    """
+
+    def __init__(self, service: Service, navigation: Callable[[Request], str]) -> None:
         self._service: Final = service
+        self._navigation: Final = navigation
         self._slots: Final = OrderedDict[tuple[str, str], _Slot]()
         self._turns: Final = asyncio.Semaphore(_MOST_REQUESTS)
 
@@ -161,6 +170,15 @@ class OpenedRepositories:
 
         return await self._run(permit, show)
 
+    async def read_data(
+        self,
+        request: Request,
+        permit: Permit,
+        read: Callable[[DataSite, Request], Response],
+    ) -> Response:
+        """Return an answer with data of a repository."""
+        return await self._run(permit, lambda kept: read(kept.data, request))
+
     async def read_zarr(self, request: Request, permit: Permit, version: str, key: str) -> Response:
         """Return a key of a version of a repository, as Zarr stores it."""
 
@@ -176,7 +194,7 @@ class OpenedRepositories:
         async with slot.turns:
             kept = await self._open(slot, permit)
             response = await self._in_thread(work, kept)
-        if "cache-control" in response.headers:
+        if response.headers.get("cache-control", "no-store") != "no-store":
             # The next person at this browser may not see it: it is asked for again each time.
             response.headers["cache-control"] = "private, no-cache"
         return response
@@ -233,8 +251,10 @@ class OpenedRepositories:
         lease = _Lease(permit, answer)
         side = side_of(answer, lease.renew)
         viewed = await self._in_thread(self._viewed, side, answer)
-        site = Site(viewed, navigation_of, _shares_of)
-        return _Kept(lease, side, basis, deadline, viewed, site, site.routes())
+        site = Site(viewed, self._navigation, _shares_of)
+        root = f"{self._service.settings.url}{API}/repos/{answer.repo.full_name}"
+        data = DataSite(viewed, HEADERS, lambda _: root)
+        return _Kept(lease, side, basis, deadline, viewed, site, site.routes(), data)
 
     def _viewed(self, side: Side, answer: OpenAnswer) -> Viewed:
         """Open a repository with the containers and credentials of an answer only."""
@@ -242,6 +262,12 @@ class OpenedRepositories:
         repository, entry = replace(side, config=config).open(), answer.repo
         url = self._service.settings.url
         return ServedRepository(repository, entry.full_name, url, entry.description)
+
+
+def opened_of(request: Request) -> OpenedRepositories:
+    """Return the open repositories of the application that a request was sent to."""
+    opened: OpenedRepositories = request.app.state.opened
+    return opened
 
 
 def _shares_of(request: Request) -> dict[str, Shared] | None:
