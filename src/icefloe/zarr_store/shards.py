@@ -13,12 +13,13 @@ Inner chunks that are shards themselves are read whole.
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from math import prod
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Final, override
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.codec import GetResult
+from zarr.abc.codec import Codec, GetResult
 from zarr.abc.store import ByteRequest
 from zarr.codecs import ShardingCodec
 from zarr.core.array_spec import ArraySpec
@@ -40,7 +41,6 @@ from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.chunks import find_ref, read_ref, size_of
 from icefloe.transactions.selections import find_refs, window_of
 from icefloe.transactions.session import SessionState
-from icefloe.virtual_chunks.readahead import Limits, merge_reads
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.nearby import FEW_CHUNKS, SMALL_BYTES, ReadItem, find_array
 
@@ -67,6 +67,7 @@ class _Layout(Record, eq=False):
     """How the shards of one shape are divided."""
 
     chunk_spec: ArraySpec
+    grid: ChunkGrid
     counts: tuple[int, ...]
     transform: ChunkTransform
     index_bytes: int
@@ -101,16 +102,21 @@ class _Shard(MutableRecord, eq=False):
     ranges: list[tuple[int, int, int]] | None = None
     """Number of the part, first byte, and the one after the last."""
     decoder: ChunkDecoder | None = None
+    """Decodes into the result, or into `values`."""
     values: NDBuffer | None = None
-    """The selected values, if they have to be complete to find their way into the result."""
+    """All selected values, where those of inner chunks cannot go into the result by themselves."""
+
+
+type _Chunk = tuple[int, int, _Shard, int]
+"""An inner chunk: where it lies in the object, its shard, and the number of the part."""
 
 
 class _Request(Record, eq=False):
     """A range of an object, with the inner chunks that lie in it."""
 
     ref: ChunkRef
-    chunks: list[tuple[_Shard, int, int, int]]
-    """Shard, number of the part, and where it lies in the range."""
+    start: int
+    chunks: list[_Chunk]
 
 
 class ShardedRead:
@@ -132,8 +138,7 @@ class ShardedRead:
         self._lock = Lock()
         self._layouts: dict[tuple[int, ...], _Layout] = {}
         self._projections: dict[Hashable, _Projection] = {}
-        codecs = [codec.to_dict() for codec in codec.index_codecs]
-        self._index_key = json.dumps([codec.index_location, codecs], default=str)
+        self._index_key = (codec.index_location, _identity(codec.index_codecs))
         self._path = ""
 
     async def run(
@@ -169,13 +174,17 @@ class ShardedRead:
 
     def _shard(self, place: int, ref: ChunkRef) -> _Shard:
         _, spec, selection, _, _ = self._batch[place]
-        layout, projection = self._layout(spec), self._projection(spec, selection)
+        layout = self._layout(spec)
+        projection = self._projection(layout, spec.shape, selection)
         index = self._session.shard_indices.get(self._key(ref, layout))
         data_bytes = max(size_of(ref) - layout.index_bytes, 0)
         spare_bytes = data_bytes * (1 - len(projection.parts) / prod(layout.counts))
         is_cheap = data_bytes <= _MOST_WINDOW and spare_bytes <= _GAP_BYTES
         is_whole = isinstance(ref, InlineChunk) or (index is None and is_cheap)
-        return _Shard(place, ref, layout, projection, is_whole, len(projection.parts), index)
+        target = self._target(place, projection.shape)
+        decoder = None if target is None else ChunkDecoder(layout.transform, target, ())
+        left = len(projection.parts)
+        return _Shard(place, ref, layout, projection, is_whole, left, index, decoder=decoder)
 
     def _layout(self, spec: ArraySpec) -> _Layout:
         layout = self._layouts.get(spec.shape)
@@ -186,49 +195,53 @@ class ShardedRead:
             decoded = prod(chunk_spec.shape) * int(getattr(chunk_spec.dtype, "item_size", 8))
             decoder = ChunkDecoder(transform, self._out, ())
             temporary = decoder.temporary_bytes(chunk_spec, decoded)
+            grid = ChunkGrid.from_sizes(spec.shape, codec.chunk_shape)
             index_bytes = codec._shard_index_size(counts)  # noqa: SLF001
-            layout = _Layout(chunk_spec, counts, transform, index_bytes, temporary)
+            layout = _Layout(chunk_spec, grid, counts, transform, index_bytes, temporary)
             self._layouts[spec.shape] = layout
         return layout
 
-    def _projection(self, spec: ArraySpec, selection: SelectorTuple) -> _Projection:
+    def _projection(
+        self, layout: _Layout, shape: tuple[int, ...], selection: SelectorTuple
+    ) -> _Projection:
         """Find the inner chunks of a selection, once for all shards that have the same one."""
-        key: Hashable = (spec.shape, selection)
+        key: Hashable = (shape, selection)
         try:
             known = self._projections.get(key)
         except TypeError:  # arrays of numbers
-            return self._project(spec, selection)
+            return _project(layout, shape, selection)
         if known is None:
             if len(self._projections) == _MOST_PROJECTIONS:
                 self._projections.clear()
-            known = self._projections[key] = self._project(spec, selection)
+            known = self._projections[key] = _project(layout, shape, selection)
         return known
-
-    def _project(self, spec: ArraySpec, selection: SelectorTuple) -> _Projection:
-        grid = ChunkGrid.from_sizes(spec.shape, self._codec.chunk_shape)
-        indexer = get_indexer(selection, shape=spec.shape, chunk_grid=grid)
-        inner = list(indexer)
-        counts = self._layout(spec).counts
-        coordinates = np.array([chunk[0] for chunk in inner], np.int64)
-        rows = np.zeros(len(inner), np.int64)
-        for column, count in enumerate(counts):
-            rows = rows * count + coordinates.reshape(len(inner), len(counts))[:, column]
-        parts = [(chunk[1], chunk[2]) for chunk in inner]
-        shape = tuple(indexer.shape)
-        return _Projection(parts, rows, shape, tuple(getattr(indexer, "sel_shape", shape)))
 
     async def _read(self, shards: list[_Shard], runner: Runner) -> None:
         unknown = [shard for shard in shards if shard.index is None]
-        sizes = [
-            size_of(shard.ref) if shard.is_whole else shard.layout.index_bytes for shard in unknown
-        ]
-        await runner(self._begin, unknown, sizes)
+        await runner(self._begin, unknown, [self._begin_bytes(shard) for shard in unknown])
         for shard in shards:
             if shard.index is not None:
                 self._locate(shard, shard.index)
         requests = self._requests(shards)
-        temporary = shards[0].layout.temporary_bytes
-        await runner(self._fetch, requests, [size_of(item.ref) + temporary for item in requests])
+        sizes = [
+            self._fetch_bytes(request) + self._values_bytes(request.chunks[0][2])
+            for request in requests
+        ]
+        await runner(self._fetch, requests, sizes)
+
+    def _begin_bytes(self, shard: _Shard) -> int:
+        if not shard.is_whole:
+            return 2 * shard.layout.index_bytes
+        return size_of(shard.ref) + shard.layout.temporary_bytes + self._values_bytes(shard)
+
+    def _fetch_bytes(self, request: _Request) -> int:
+        return size_of(request.ref) + request.chunks[0][2].layout.temporary_bytes
+
+    def _values_bytes(self, shard: _Shard) -> int:
+        """Return what the values of a shard take that do not go into the result at once."""
+        if shard.decoder is not None:
+            return 0
+        return prod(shard.projection.shape) * self._out.dtype.itemsize
 
     def _begin(self, shard: _Shard) -> int:
         """Read the index of a shard, or all of it."""
@@ -236,8 +249,7 @@ class ShardedRead:
         size, index_bytes = size_of(ref), layout.index_bytes
         is_first = self._codec.index_location == "start"
         window = slice(0, index_bytes) if is_first else slice(max(size - index_bytes, 0), size)
-        held = size + layout.temporary_bytes if shard.is_whole else 2 * index_bytes
-        with self._budget.holding(held, self._most_bytes):
+        with self._budget.holding(self._begin_bytes(shard), self._most_bytes):
             read = read_ref(self._session, ref, None if shard.is_whole else window)
             data = memoryview(run_blocking(read, "worker"))
             index = self._decoded(shard, data[window] if shard.is_whole else data)
@@ -246,7 +258,6 @@ class ShardedRead:
                 ranges, shard.ranges = shard.ranges or [], None
                 for number, start, stop in ranges:
                     self._decode(shard, number, data[start:stop])
-                self._finish(shard, len(ranges))
         return len(data)
 
     def _decoded(self, shard: _Shard, data: StoredBytes) -> Index:
@@ -275,83 +286,77 @@ class ShardedRead:
             )
             raise FormatError(problem, path=self._path)
         numbers = np.flatnonzero(~is_missing)
-        starts = offsets[numbers].astype(np.int64)
-        stops = starts + lengths[numbers].astype(np.int64)
+        located = zip(
+            numbers.tolist(), offsets[numbers].tolist(), lengths[numbers].tolist(), strict=True
+        )
         shard.index = None  # it may be large
-        shard.ranges = list(zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        shard.ranges = [(number, start, start + length) for number, start, length in located]
         missing = np.flatnonzero(is_missing).tolist()
         if missing:
-            decoder, spec = self._decoder(shard), shard.layout.chunk_spec
+            decoder, spec = shard.decoder or self._decoder(shard), shard.layout.chunk_spec
             for number in missing:
                 decoder.fill(spec, shard.projection.parts[number][1])
-            self._finish(shard, len(missing))
+            if shard.values is not None:
+                self._finish(shard, len(missing))
 
     def _requests(self, shards: Sequence[_Shard]) -> list[_Request]:
         """Find the requests that read all inner chunks; those near each other share one."""
-        members = dict[Hashable, tuple[ChunkRef, list[tuple[int, int]], list[tuple[_Shard, int]]]]()
+        members = dict[Hashable, tuple[ChunkRef, list[_Chunk]]]()
         requests, total = list[_Request](), 0
         for shard in shards:
-            ref = shard.ref
-            for number, start, stop in shard.ranges or ():
-                if start == stop:  # for the codecs to judge
-                    requests.append(_Request(InlineChunk(b""), [(shard, number, 0, 0)]))
-                    continue
-                assert not isinstance(ref, InlineChunk)
-                _, ranges, owners = members.setdefault(_object_of(ref), (ref, [], []))
-                ranges.append((ref.offset + start, ref.offset + stop))
-                owners.append((shard, number))
-                total += stop - start
+            if not shard.ranges:
+                continue
+            assert not isinstance(shard.ref, InlineChunk)
+            _, chunks = members.setdefault(_object_of(shard.ref), (shard.ref, []))
+            offset = shard.ref.offset
+            for number, start, stop in shard.ranges:
+                if start < stop:
+                    chunks.append((offset + start, offset + stop, shard, number))
+                    total += stop - start
+                else:  # for the codecs to judge
+                    requests.append(_Request(InlineChunk(b""), 0, [(0, 0, shard, number)]))
         window_bytes = min(max(total // _SHARES, _LEAST_WINDOW), _MOST_WINDOW)
-        limits = Limits(gap_bytes=_GAP_BYTES, window_bytes=window_bytes)
-        for ref, ranges, owners in members.values():
-            for merged in merge_reads(ranges, limits):
-                first = merged.start
-                chunks = [
-                    (*owners[row], ranges[row][0] - first, ranges[row][1] - first)
-                    for row in merged.rows
-                ]
-                requests.append(_Request(window_of(ref, first, merged.stop - first), chunks))
+        for ref, chunks in members.values():
+            for start, stop, joined in _join(chunks, window_bytes):
+                requests.append(_Request(window_of(ref, start, stop - start), start, joined))
         return requests
 
     def _fetch(self, request: _Request) -> int:
         """Read a range, and decode what lies in it."""
-        temporary = request.chunks[0][0].layout.temporary_bytes
-        size = size_of(request.ref)
-        with self._budget.holding(size + temporary, self._most_bytes):
+        with self._budget.holding(self._fetch_bytes(request), self._most_bytes):
             data = memoryview(run_blocking(read_ref(self._session, request.ref), "worker"))
-            for shard, number, start, stop in request.chunks:
-                self._decode(shard, number, data[start:stop])
-                self._finish(shard, 1)
-        return size
+            for start, stop, shard, number in request.chunks:
+                self._decode(shard, number, data[start - request.start : stop - request.start])
+        return len(data)
 
     def _decode(self, shard: _Shard, number: int, data: StoredBytes) -> None:
         decoder = shard.decoder or self._decoder(shard)
         chunk_selection, out_selection = shard.projection.parts[number]
         decoder.decode(data, shard.layout.chunk_spec, chunk_selection, out_selection)
+        if shard.values is not None:
+            self._finish(shard, 1)
 
     def _decoder(self, shard: _Shard) -> ChunkDecoder:
-        """Return what decodes into the result, or into an array of the values of a shard."""
+        """Return what decodes into an array of the values of a shard."""
         with self._lock:
             if shard.decoder is None:
-                target = self._target(shard)
-                if target is None:
-                    _, spec, _, _, _ = self._batch[shard.place]
-                    target = shard.values = spec.prototype.nd_buffer.empty(
-                        shape=shard.projection.shape,
-                        dtype=spec.dtype.to_native_dtype(),
-                        order=spec.order,
-                    )
-                shard.decoder = ChunkDecoder(shard.layout.transform, target, ())
+                _, spec, _, _, _ = self._batch[shard.place]
+                shard.values = spec.prototype.nd_buffer.empty(
+                    shape=shard.projection.shape,
+                    dtype=spec.dtype.to_native_dtype(),
+                    order=spec.order,
+                )
+                shard.decoder = ChunkDecoder(shard.layout.transform, shard.values, ())
             return shard.decoder
 
-    def _target(self, shard: _Shard) -> NDBuffer | None:
+    def _target(self, place: int, shape: tuple[int, ...]) -> NDBuffer | None:
         """Return the part of the result that a shard fills, if its values lie there in order."""
-        _, spec, _, selection, _ = self._batch[shard.place]
+        _, spec, _, selection, _ = self._batch[place]
         slices = selection if isinstance(selection, tuple) else (selection,)
         array = self._out.as_ndarray_like()
         if not isinstance(array, np.ndarray) or not all(isinstance(s, slice) for s in slices):
             return None
-        values, shape = array[(*slices, ...)], shard.projection.shape
+        values = array[(*slices, ...)]
         if values.size != prod(shape):
             return None
         shaped = values.reshape(shape)
@@ -439,11 +444,51 @@ async def _find(
     }
 
 
+def _project(layout: _Layout, shape: tuple[int, ...], selection: SelectorTuple) -> _Projection:
+    indexer = get_indexer(selection, shape=shape, chunk_grid=layout.grid)
+    chunks = list(indexer)
+    coordinates = np.array([chunk[0] for chunk in chunks], np.int64)
+    rows = np.zeros(len(chunks), np.int64)
+    for column, count in enumerate(layout.counts):
+        rows = rows * count + coordinates[:, column]
+    parts = [(chunk[1], chunk[2]) for chunk in chunks]
+    values_shape = tuple(indexer.shape)
+    whole_shape = tuple(getattr(indexer, "sel_shape", values_shape))
+    return _Projection(parts, rows, values_shape, whole_shape)
+
+
+def _join(chunks: list[_Chunk], window_bytes: int) -> Iterator[tuple[int, int, list[_Chunk]]]:
+    """Find ranges of an object, none much longer than the window or a chunk; see `merge_reads`."""
+    chunks.sort(key=itemgetter(0))
+    joined = list[_Chunk]()
+    first = last = 0
+    for chunk in chunks:
+        start, stop = chunk[0], chunk[1]
+        is_near = start <= last + _GAP_BYTES and stop - first <= window_bytes
+        if joined and not is_near and stop > last:
+            yield first, last, joined
+            joined = []
+        if not joined:
+            first, last = start, stop
+        joined.append(chunk)
+        last = max(last, stop)
+    if joined:
+        yield first, last, joined
+
+
 def _is_fixed(ref: ChunkRef) -> bool:
     """Return whether a reference stands for the same bytes at all times, which take a request."""
     if isinstance(ref, InlineChunk):
         return False
     return isinstance(ref, NativeChunk) or bool(ref.etag or ref.last_modified)
+
+
+def _identity(codecs: tuple[Codec, ...]) -> Hashable:
+    try:
+        hash(codecs)
+    except TypeError:  # some have a dict of their settings
+        return json.dumps([codec.to_dict() for codec in codecs], default=str)
+    return codecs
 
 
 def _object_of(ref: ChunkRef) -> Hashable:
