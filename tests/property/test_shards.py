@@ -492,3 +492,16 @@ def test_a_request_for_an_index_or_for_chunks_that_fails_is_an_error(kind: str) 
             array[::7_000]
         assert memory_budget().held_bytes == 0
         np.testing.assert_array_equal(array[::7_000], VALUES[::7_000])
+
+
+@pytest.mark.parametrize("distance", ["far", "near"])
+def test_missing_shards_are_reported_to_zarr_and_missing_chunks_in_shards_are_not(
+    distance: str,
+) -> None:
+    session = REPOSITORIES[distance]().writable_session("main")
+    layout = {"shape": (12,), "chunks": (2,), "shards": (4,), "dtype": "i4", "fill_value": 3}
+    array = opened(session.store, OURS, **layout, config={"read_missing_chunks": False})
+    array[:2] = 1
+    assert array[:4].tolist() == [1, 1, 3, 3]
+    with pytest.raises(zarr.errors.ChunkNotFoundError):
+        array[:5]
