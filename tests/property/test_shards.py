@@ -505,3 +505,20 @@ def test_missing_shards_are_reported_to_zarr_and_missing_chunks_in_shards_are_no
     assert array[:4].tolist() == [1, 1, 3, 3]
     with pytest.raises(zarr.errors.ChunkNotFoundError):
         array[:5]
+
+
+@pytest.mark.parametrize("shards_of", [None, (8,)])
+def test_garbage_in_place_of_a_chunk_is_the_error_of_its_codec(shards_of: Any) -> None:
+    codec = ZstdCodec()
+    session = far_repository(inline_bytes=0).writable_session("main")
+    layout = {"shape": (8,), "chunks": (4,), "shards": shards_of, "dtype": "i4"}
+    array = opened(session.store, OURS, **layout, compressors=codec)
+    array[:] = np.arange(8)
+    prototype = default_buffer_prototype()
+    stored = sync(session.store.get("a/c/0", prototype))
+    assert stored is not None
+    garbage = prototype.buffer.from_bytes(b"garb" + stored.to_bytes()[4:])
+    sync(session.store.set("a/c/0", garbage))
+    for pipeline in (OURS, THEIRS):
+        with pytest.raises(RuntimeError, match=r"(?i)zstd"):
+            opened(session.store, pipeline)[:4]

@@ -53,13 +53,15 @@ type Part = tuple[SelectorTuple, SelectorTuple]
 
 _MISSING: Final = np.uint64(2**64 - 1)
 _GAP_BYTES: Final = 64 << 10
-"""So many bytes cost no more than another request."""
+"""Up to this number, bytes that nobody selected cost less than another request."""
+_LEAST_WHOLE: Final = 2 << 20
+"""Shards up to this size are read in the time of another round of requests."""
 _MOST_WINDOW: Final = 8 << 20
 _LEAST_WINDOW: Final = 512 << 10
 _SHARES: Final = 16
-"""Into so many requests the bytes of a selection are divided, at least, if they are many."""
+"""The requests into which a large selection is divided, at least."""
 _MOST_PARTS: Final = 1 << 16
-"""So many inner chunks are planned at a time; a plan takes half a kilobyte for each."""
+"""Inner chunks that are planned at a time: each takes half a kilobyte."""
 _MOST_PROJECTIONS: Final = 64
 
 
@@ -90,7 +92,7 @@ class _Projection(Record, eq=False):
 class _Shard(MutableRecord, eq=False):
     """A shard of the selection."""
 
-    place: int
+    batch_row: int
     ref: ChunkRef
     layout: _Layout
     projection: _Projection
@@ -139,7 +141,7 @@ class ShardedRead:
         self._layouts: dict[tuple[int, ...], _Layout] = {}
         self._projections: dict[Hashable, _Projection] = {}
         self._index_key = (codec.index_location, _identity(codec.index_codecs))
-        self._path = ""
+        self._path, self._most_whole = "", _LEAST_WHOLE
 
     async def run(
         self, path: str, coordinates: Coordinates, runner: Runner
@@ -152,6 +154,8 @@ class ShardedRead:
             refs = await _find(self._session, node, coordinates)
             for place in refs:
                 results[place] = _PRESENT
+            total = sum(map(size_of, refs.values()))
+            self._most_whole = min(max(total // _SHARES, _LEAST_WHOLE), _MOST_WINDOW)
             todo = iter(sorted(refs.items()))
             while shards := self._plan(todo):
                 await self._read(shards, runner)
@@ -172,19 +176,19 @@ class ShardedRead:
                 break
         return shards
 
-    def _shard(self, place: int, ref: ChunkRef) -> _Shard:
-        _, spec, selection, _, _ = self._batch[place]
+    def _shard(self, batch_row: int, ref: ChunkRef) -> _Shard:
+        _, spec, selection, _, _ = self._batch[batch_row]
         layout = self._layout(spec)
         projection = self._projection(layout, spec.shape, selection)
         index = self._session.shard_indices.get(self._key(ref, layout))
         data_bytes = max(size_of(ref) - layout.index_bytes, 0)
         spare_bytes = data_bytes * (1 - len(projection.parts) / prod(layout.counts))
-        is_cheap = data_bytes <= _MOST_WINDOW and spare_bytes <= _GAP_BYTES
+        is_cheap = data_bytes <= self._most_whole and spare_bytes <= _GAP_BYTES
         is_whole = isinstance(ref, InlineChunk) or (index is None and is_cheap)
-        target = self._target(place, projection.shape)
+        target = self._target(batch_row, projection.shape)
         decoder = None if target is None else ChunkDecoder(layout.transform, target, ())
         left = len(projection.parts)
-        return _Shard(place, ref, layout, projection, is_whole, left, index, decoder=decoder)
+        return _Shard(batch_row, ref, layout, projection, is_whole, left, index, decoder=decoder)
 
     def _layout(self, spec: ArraySpec) -> _Layout:
         layout = self._layouts.get(spec.shape)
@@ -340,7 +344,7 @@ class ShardedRead:
         """Return what decodes into an array of the values of a shard."""
         with self._lock:
             if shard.decoder is None:
-                _, spec, _, _, _ = self._batch[shard.place]
+                _, spec, _, _, _ = self._batch[shard.batch_row]
                 shard.values = spec.prototype.nd_buffer.empty(
                     shape=shard.projection.shape,
                     dtype=spec.dtype.to_native_dtype(),
@@ -349,9 +353,9 @@ class ShardedRead:
                 shard.decoder = ChunkDecoder(shard.layout.transform, shard.values, ())
             return shard.decoder
 
-    def _target(self, place: int, shape: tuple[int, ...]) -> NDBuffer | None:
+    def _target(self, batch_row: int, shape: tuple[int, ...]) -> NDBuffer | None:
         """Return the part of the result that a shard fills, if its values lie there in order."""
-        _, spec, _, selection, _ = self._batch[place]
+        _, spec, _, selection, _ = self._batch[batch_row]
         slices = selection if isinstance(selection, tuple) else (selection,)
         array = self._out.as_ndarray_like()
         if not isinstance(array, np.ndarray) or not all(isinstance(s, slice) for s in slices):
@@ -370,7 +374,7 @@ class ShardedRead:
             shard.left -= count
             values = shard.values if shard.left == 0 else None
         if values is not None:
-            _, spec, _, out_selection, _ = self._batch[shard.place]
+            _, spec, _, out_selection, _ = self._batch[shard.batch_row]
             self._scatter(values.reshape(shard.projection.whole_shape), spec, out_selection)
             shard.values = shard.decoder = None
 
