@@ -59,9 +59,6 @@ GOALS: Final[dict[int, dict[str, tuple[float | None, float | None]]]] = {
         POINTS: (0.3, None),
         SHOW: (0.6, None),
         NETCDF: (0.3, None),
-        SHARDS: (0.7, None),
-        SHARD_POINTS: (0.7, None),
-        SHARD_BOX: (0.7, None),
     },
 }
 """For a delay and a row: ratios to the reference with its defaults, and with 128 chunks at once."""

@@ -48,7 +48,7 @@ from tests.property.test_selections import (
     values_for,
 )
 
-REPOSITORIES = {"far": far_repository, "near": near_repository}
+REPOSITORIES: dict[str, Any] = {"far": far_repository, "near": near_repository}
 PLAIN_INDEX = (BytesCodec(endian="little"),)
 INDICES = [
     (*PLAIN_INDEX, Crc32cCodec()),
@@ -180,8 +180,9 @@ def test_shards_are_written_as_zarr_writes_them(data: st.DataObject) -> None:
 @given(st.data())
 def test_a_hostile_index_is_refused_or_read_as_zarr_reads_it(data: st.DataObject) -> None:
     draw = data.draw
-    location = draw(st.sampled_from(["start", "end"]))
-    codecs = [BytesCodec(), *draw(st.sampled_from([[], [ZstdCodec()], [Crc32cCodec()]]))]
+    location: Any = draw(st.sampled_from(["start", "end"]))
+    compressors: list[list[Any]] = [[], [ZstdCodec()], [Crc32cCodec()]]
+    codecs = [BytesCodec(), *draw(st.sampled_from(compressors))]
     serializer = ShardingCodec(
         chunk_shape=(4,), codecs=codecs, index_codecs=PLAIN_INDEX, index_location=location
     )
