@@ -7,6 +7,7 @@ not decode to the expected number of bytes: then Zarr's codecs report what is wr
 
 import zlib
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,6 +47,13 @@ class ChunkDecoder:
         self._array = _destination(transform, out)
         self._plain: dict[int, bool] = {}
         """By identity: the read keeps its specs, and to compare them takes longer."""
+
+    def into(self, out: NDBuffer) -> "ChunkDecoder":
+        """Return a decoder of the same chunks into an array of the same type."""
+        other = copy(self)
+        other._out = out  # noqa: SLF001 - of this class
+        other._array = _destination(self._transform, out)  # noqa: SLF001
+        return other
 
     def decode(
         self,

@@ -26,7 +26,7 @@ from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, BufferPrototype, NDBuffer
 from zarr.core.buffer.cpu import Buffer as MemoryBuffer
 from zarr.core.chunk_grids import ChunkGrid
-from zarr.core.chunk_utils import ChunkTransform, scatter_chunk
+from zarr.core.chunk_utils import scatter_chunk
 from zarr.core.indexing import SelectorTuple, get_indexer
 from zarr.storage import StorePath
 
@@ -71,7 +71,7 @@ class _Layout(Record, eq=False):
     chunk_spec: ArraySpec
     grid: ChunkGrid
     counts: tuple[int, ...]
-    transform: ChunkTransform
+    decoder: ChunkDecoder
     index_bytes: int
     temporary_bytes: int
     """What an inner chunk takes while it is decoded, beside its stored bytes."""
@@ -186,7 +186,7 @@ class ShardedRead:
         is_cheap = data_bytes <= self._most_whole and spare_bytes <= _GAP_BYTES
         is_whole = isinstance(ref, InlineChunk) or (index is None and is_cheap)
         target = self._target(batch_row, projection.shape)
-        decoder = None if target is None else ChunkDecoder(layout.transform, target, ())
+        decoder = None if target is None else layout.decoder.into(target)
         left = len(projection.parts)
         return _Shard(batch_row, ref, layout, projection, is_whole, left, index, decoder=decoder)
 
@@ -201,7 +201,7 @@ class ShardedRead:
             temporary = decoder.temporary_bytes(chunk_spec, decoded)
             grid = ChunkGrid.from_sizes(spec.shape, codec.chunk_shape)
             index_bytes = codec._shard_index_size(counts)  # noqa: SLF001
-            layout = _Layout(chunk_spec, grid, counts, transform, index_bytes, temporary)
+            layout = _Layout(chunk_spec, grid, counts, decoder, index_bytes, temporary)
             self._layouts[spec.shape] = layout
         return layout
 
@@ -350,7 +350,7 @@ class ShardedRead:
                     dtype=spec.dtype.to_native_dtype(),
                     order=spec.order,
                 )
-                shard.decoder = ChunkDecoder(shard.layout.transform, shard.values, ())
+                shard.decoder = shard.layout.decoder.into(shard.values)
             return shard.decoder
 
     def _target(self, batch_row: int, shape: tuple[int, ...]) -> NDBuffer | None:
