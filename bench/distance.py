@@ -1,4 +1,6 @@
-"""Reading from a store that is far away: `python -m bench distance [--delay MS] [--rounds N]`.
+"""Reading from a store that is far away.
+
+    python -m bench distance [--delay MS] [--rounds N] [--row ROW]
 
 SeaweedFS behind a proxy that delays each request. Both sides read the same repository through
 xarray, turn and turn about, in processes of their own; the best of all rounds counts. The reference
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -36,6 +38,7 @@ from tests.support.servers import seaweedfs
 
 SMALL, LARGE, POINTS, SHOW = "small", "large", "points", "show"
 NETCDF, STEPS = "netcdf", "steps"
+SHARDS, SHARD_POINTS, SHARD_BOX = "shards", "shard-points", "shard-box"
 ROWS: Final = {
     SMALL: "1,500 chunks of 100 KB, zstd, whole array",
     LARGE: "48 chunks of 4 MB, zstd, whole array",
@@ -43,6 +46,9 @@ ROWS: Final = {
     SHOW: "open 30 variables with 6 coordinates, and show them",
     NETCDF: "400 virtual chunks of a netCDF file, zlib and shuffle",
     STEPS: "a loop over 60 steps of the time",
+    SHARDS: "64 shards of 16 chunks of 100 KB, zstd, whole array",
+    SHARD_POINTS: "100 random points of these shards",
+    SHARD_BOX: "4 chunks of each of these shards",
 }
 GOALS: Final[dict[int, dict[str, tuple[float | None, float | None]]]] = {
     0: {SMALL: (0.7, 0.7), LARGE: (0.7, None)},
@@ -69,17 +75,19 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench distance")
     parser.add_argument("--delay", type=int, action="append", help="in milliseconds")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--row", choices=ROWS, action="append", help="all rows, if none is given")
     options = parser.parse_args(arguments)
+    rows: Sequence[str] = options.row or list(ROWS)
     console = Console()
     with seaweedfs() as endpoint:
-        _create(Location.on(endpoint, "distance"))
+        _create(Location.on(endpoint, "distance"), rows)
         for delay in options.delay or sorted(GOALS):
             with far_away(endpoint.url, delay / 1000) as url:
                 location = Location.on(endpoint, "distance", url)
                 best: dict[Side, Figures] = {side: {} for side in SIDES}
                 for _ in range(options.rounds):
                     for side in SIDES:
-                        for row, figures in _run(*side, location).items():
+                        for row, figures in _run(*side, location, rows).items():
                             known = best[side].get(row, figures)
                             best[side][row] = [*map(min, figures, known)]
             console.print(_table(f"{delay} ms for a request", best, 0, GOALS.get(delay, {})))
@@ -91,8 +99,8 @@ def _table(title: str, best: dict[Side, Figures], column: int, all_goals: Goals)
     ours, *others = (
         {row: figures[column] for row, figures in best[side].items()} for side in SIDES
     )
-    for row, text in ROWS.items():
-        cells = [text, f"{ours[row] * 1e3:.0f} ms"]
+    for row in ours:
+        cells = [ROWS[row], f"{ours[row] * 1e3:.0f} ms"]
         for other, goal in zip(others, all_goals.get(row, (None, None)), strict=True):
             ratio = ours[row] / other[row]
             shown = f"{ratio:.2f}x"
@@ -103,17 +111,29 @@ def _table(title: str, best: dict[Side, Figures], column: int, all_goals: Goals)
     return table
 
 
-def _create(location: Location) -> None:
+def _create(location: Location, rows: Sequence[str]) -> None:
     repository = location.create(icefloe)
     random = np.random.default_rng(0)
     with repository.transaction("main", message="arrays of all kinds") as store:
         root = zarr.create_group(store)
         for name, count, side in ((SMALL, 1_500, 160), (LARGE, 48, 1_024)):
+            if {SMALL: {SMALL, POINTS, STEPS}, LARGE: {LARGE}}[name].isdisjoint(rows):
+                continue
             values = random.integers(0, 2_000, (count, side, side)).astype("f4")
             root.create_group(name).create_array(
                 "values",
                 shape=values.shape,
                 chunks=(1, side, side),
+                dtype="f4",
+                dimension_names=("time", "y", "x"),
+            )[:] = values
+        if not {SHARDS, SHARD_POINTS, SHARD_BOX}.isdisjoint(rows):
+            values = random.integers(0, 2_000, (1_024, 160, 160)).astype("f4")
+            root.create_group(SHARDS).create_array(
+                "values",
+                shape=values.shape,
+                chunks=(1, 160, 160),
+                shards=(16, 160, 160),
                 dtype="f4",
                 dimension_names=("time", "y", "x"),
             )[:] = values
@@ -191,9 +211,9 @@ def _config(lib: ModuleType, location: Location) -> Any:
     return config
 
 
-def _run(side: str, concurrency: int, location: Location) -> Figures:
+def _run(side: str, concurrency: int, location: Location, rows: Sequence[str]) -> Figures:
     done = subprocess.run(
-        [sys.executable, "-m", __name__, side, str(concurrency), location.dumps()],
+        [sys.executable, "-m", __name__, side, str(concurrency), location.dumps(), *rows],
         capture_output=True,
         text=True,
         check=False,
@@ -211,7 +231,7 @@ def _timed(work: Callable[[], object]) -> list[float]:
     return [time.perf_counter() - started, time.process_time() - processor]
 
 
-def _work(side: str, concurrency: int, location: Location) -> Figures:
+def _work(side: str, concurrency: int, location: Location, rows: Sequence[str]) -> Figures:
     lib = importlib.import_module(side)
     if concurrency:
         zarr.config.set({"async.concurrency": concurrency})
@@ -238,20 +258,39 @@ def _work(side: str, concurrency: int, location: Location) -> Figures:
         return dataset
 
     xr.backends.list_engines()  # imports the readers of all formats, once in a process
-    figures = {SHOW: _timed(lambda: str(opened(SHOW)))}
-    small = opened(SMALL)["values"]
-    places = np.random.default_rng(1).integers(0, [1_500, 160, 160], (100, 3)).T
-    points = {
-        name: xr.DataArray(row, dims="point") for name, row in zip(small.dims, places, strict=True)
+
+    def points(group: str, count: int) -> Callable[[], object]:
+        values = opened(group)["values"]
+        places = np.random.default_rng(1).integers(0, [count, 160, 160], (100, 3)).T
+        indices = {
+            name: xr.DataArray(numbers, dims="point")
+            for name, numbers in zip(values.dims, places, strict=True)
+        }
+        return lambda: values.isel(indices).load()
+
+    def steps() -> Callable[[], object]:
+        values = opened(SMALL)["values"]
+        return lambda: [values[step].load() for step in range(60)]
+
+    def box() -> Callable[[], object]:
+        values = opened(SHARDS)["values"]
+        return values[::4].load
+
+    prepared: dict[str, Callable[[], Callable[[], object]]] = {
+        SHOW: lambda: lambda: str(opened(SHOW)),
+        POINTS: lambda: points(SMALL, 1_500),
+        SMALL: lambda: opened(SMALL)["values"].load,
+        LARGE: lambda: opened(LARGE)["values"].load,
+        NETCDF: lambda: opened(NETCDF)["values"].load,
+        STEPS: steps,
+        SHARDS: lambda: opened(SHARDS)["values"].load,
+        SHARD_POINTS: lambda: points(SHARDS, 1_024),
+        SHARD_BOX: box,
     }
-    figures[POINTS] = _timed(lambda: small.isel(points).load())
-    for name in (SMALL, LARGE, NETCDF):
-        values = opened(name)["values"]
-        figures[name] = _timed(values.load)
-    stepped = opened(SMALL)["values"]
-    figures[STEPS] = _timed(lambda: [stepped[step].load() for step in range(60)])
-    return figures
+    return {row: _timed(work()) for row, work in prepared.items() if row in rows}
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(sys.argv[1], int(sys.argv[2]), Location.loads(sys.argv[3]))))
+    print(
+        json.dumps(_work(sys.argv[1], int(sys.argv[2]), Location.loads(sys.argv[3]), sys.argv[4:]))
+    )

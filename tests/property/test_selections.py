@@ -371,23 +371,6 @@ def test_a_group_has_no_chunks_to_read() -> None:
         array[:]
 
 
-def test_a_part_of_a_shard_takes_two_requests() -> None:
-    storage = icefloe.in_memory_storage()
-    repository = far_repository(storage=storage, inline_bytes=0)
-    session = repository.writable_session("main")
-    layout = {"shape": (64,), "chunks": (1,), "shards": (32,), "dtype": "f8", "compressors": None}
-    opened(session.store, OURS, **layout)[:] = np.arange(64)
-    session.commit("two shards")
-    reader = opened(repository.readonly_session("main").store, OURS)
-    reader[0]
-    storage.reset_request_counts()
-    assert reader[10:20].tolist() == list(range(10, 20))
-    assert storage.request_counts().requests == 2  # the index, and ten chunks side by side
-    storage.reset_request_counts()
-    assert reader[:].tolist() == list(range(64))
-    assert storage.request_counts().requests == 2
-
-
 def test_memory_and_requests_are_bounded_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     session = far_repository().writable_session("main")
     array = opened(

@@ -165,7 +165,7 @@ def plan_requests(refs: FoundRefs, *, joins: bool = True) -> Iterator[ChunkReque
         for merged in merge_reads(ranges, limits):
             start, stop = merged.start, merged.stop
             yield ChunkRequest(
-                _window(ref, start, stop - start),
+                window_of(ref, start, stop - start),
                 [places[numbers[row]] for row in merged.rows],
                 [(ranges[row][0] - start, ranges[row][1] - start) for row in merged.rows],
             )
@@ -177,7 +177,7 @@ def part_of(request: ChunkRequest, number: int) -> ChunkRef:
         return request.ref
     start, stop = request.parts[number]
     assert not isinstance(request.ref, InlineChunk)
-    return _window(request.ref, request.ref.offset + start, stop - start)
+    return window_of(request.ref, request.ref.offset + start, stop - start)
 
 
 def _objects(refs: FoundRefs) -> Ints:
@@ -203,7 +203,8 @@ def _objects(refs: FoundRefs) -> Ints:
     return numbers
 
 
-def _window(ref: ChunkRef, offset: int, length: int) -> ChunkRef:
+def window_of(ref: ChunkRef, offset: int, length: int) -> ChunkRef:
+    """Return a reference to other bytes of the same object."""
     match ref:
         case NativeChunk():
             return NativeChunk(ref.id, offset, length)

@@ -1,8 +1,13 @@
 """A session: one snapshot, and what was changed on top of it."""
 
 import secrets
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.assets import ByteCache
 from icefloe.background import BackgroundWork
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
@@ -17,6 +22,8 @@ from icefloe.transactions.packing import ChunkPacker, PackingOptions
 from icefloe.transactions.preload import start_preload
 from icefloe.transactions.tree import BaseNodes, Tree, renamed
 from icefloe.values import NamedNumber
+
+_SHARD_INDEX_BYTES: Final = 16 << 20
 
 
 class SessionMode(NamedNumber):
@@ -67,6 +74,8 @@ class SessionState:
         """Manifests written by an attempt to commit, for the next one."""
         self.preloading: BackgroundWork | None = None
         """Manifests on their way to the cache; nobody has to wait for them."""
+        self.shard_indices = ByteCache[Hashable, NDArray[np.uint64]](_SHARD_INDEX_BYTES)
+        """The indices of shards that were read, which need not be requested again."""
         self._lookups: dict[NodeId, ArrayLookup] = {}
         self._files: ManifestFiles | None = None
 

@@ -7,6 +7,7 @@ not decode to the expected number of bytes: then Zarr's codecs report what is wr
 
 import zlib
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,6 +48,13 @@ class ChunkDecoder:
         self._plain: dict[int, bool] = {}
         """By identity: the read keeps its specs, and to compare them takes longer."""
 
+    def into(self, out: NDBuffer) -> "ChunkDecoder":
+        """Return a decoder of the same chunks into an array of the same type."""
+        other = copy(self)
+        other._out = out  # noqa: SLF001 - of this class
+        other._array = _destination(self._transform, out)  # noqa: SLF001
+        return other
+
     def decode(
         self,
         data: StoredBytes,
@@ -55,9 +63,13 @@ class ChunkDecoder:
         out_selection: SelectorTuple,
     ) -> GetResult:
         """Decode the bytes of a chunk, and put the selected values into the result."""
-        target = self._target(spec, chunk_selection, out_selection)
-        if target is not None and self._decode_into(data, spec, target):
-            return _PRESENT
+        if self._is_plain(spec):
+            target = self._target(spec, chunk_selection, out_selection)
+            if target is None:
+                if self._select_into(data, spec, chunk_selection, out_selection):
+                    return _PRESENT
+            elif self._decode_into(data, spec, target):
+                return _PRESENT
         buffer = spec.prototype.buffer.from_bytes(data)
         return self._scatter(buffer, spec, chunk_selection, out_selection)
 
@@ -101,9 +113,11 @@ class ChunkDecoder:
         self, spec: ArraySpec, chunk_selection: SelectorTuple, out_selection: SelectorTuple
     ) -> NDArray[np.uint8] | None:
         """Return the bytes of the result that a chunk fills whole, and in its own order."""
-        if self._array is None or not self._is_plain(spec):
-            return None
-        if not isinstance(chunk_selection, tuple) or len(chunk_selection) != len(spec.shape):
+        if (
+            self._array is None
+            or not isinstance(chunk_selection, tuple)
+            or len(chunk_selection) != len(spec.shape)
+        ):
             return None
         for selected, length in zip(chunk_selection, spec.shape, strict=True):
             if isinstance(selected, slice):
@@ -119,6 +133,24 @@ class ChunkDecoder:
             return None
         return values.reshape(-1).view(np.uint8)
 
+    def _select_into(
+        self,
+        data: StoredBytes,
+        spec: ArraySpec,
+        chunk_selection: SelectorTuple,
+        out_selection: SelectorTuple,
+    ) -> bool:
+        """Decode a chunk by itself, and copy the selected values; False if that is impossible."""
+        assert self._array is not None
+        target = np.empty(_size(spec) * self._array.dtype.itemsize, np.uint8)
+        if not self._decode_into(data, spec, target):
+            return False
+        values = target.view(self._array.dtype).reshape(spec.shape)[chunk_selection]
+        if self._drop_axes:
+            values = values.squeeze(axis=self._drop_axes)
+        self._array[out_selection] = values
+        return True
+
     def _decode_into(self, data: StoredBytes, spec: ArraySpec, target: NDArray[np.uint8]) -> bool:
         if not self._codecs:
             return _copy(data, target)
@@ -130,7 +162,7 @@ class ChunkDecoder:
             if into is not None:
                 return into(last, data, target)
             return _copy(_decoded(last, data, spec, len(target)), target)
-        except (RuntimeError, ValueError, zlib.error):
+        except (RuntimeError, ValueError, zlib.error, zstandard.ZstdError):
             return False
 
 

@@ -29,9 +29,10 @@ from icefloe.zarr_store.decoding import ChunkDecoder
 
 type ReadItem = tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
 
-_FEW_CHUNKS: Final = 8
+FEW_CHUNKS: Final = 8
 """Up to this number, references are looked up one by one: columns would take longer."""
-_SMALL_BYTES: Final = 64 << 10
+SMALL_BYTES: Final = 64 << 10
+"""Requests up to this size are made on the thread of the caller."""
 
 
 async def read_nearby(
@@ -53,7 +54,7 @@ async def read_nearby(
             results[place] = decoder.decode(data, spec, chunk_selection, out_selection)
 
     requests = await _requests(session, path, coordinates)
-    is_small = all(request.size_bytes <= _SMALL_BYTES for request in requests)
+    is_small = all(request.size_bytes <= SMALL_BYTES for request in requests)
     await map_concurrently(read, requests, limit=1 if is_small else workers)
     return tuple(
         decoder.fill(item[1], item[3]) if result is None else result
@@ -61,17 +62,23 @@ async def read_nearby(
     )
 
 
+def find_array(session: SessionState, path: str) -> ArrayNode | None:
+    """Return the array at a path, if there is one; raise for a group."""
+    node = session.tree.find(path)
+    if node is None or isinstance(node, ArrayNode):
+        return node
+    problem = f"{path} is a group, and only arrays have chunks"
+    raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
+
+
 async def _requests(
     session: SessionState, path: str, coordinates: Coordinates
 ) -> list[ChunkRequest]:
-    node = session.tree.find(path)
+    node = find_array(session, path)
     if node is None:
         return []
-    if not isinstance(node, ArrayNode):
-        problem = f"{path} is a group, and only arrays have chunks"
-        raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
     requests = list[ChunkRequest]()
-    if len(coordinates) <= _FEW_CHUNKS:
+    if len(coordinates) <= FEW_CHUNKS:
         for place, index in enumerate(map(tuple, coordinates.tolist())):
             if (ref := await find_ref(session, node, index)) is not None:
                 requests.append(ChunkRequest(ref, [place], [(0, size_of(ref))]))

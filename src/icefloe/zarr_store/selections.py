@@ -8,25 +8,25 @@ read straight into the result.
 
     icefloe.use_selection_pipeline()
 
-Shards are read and written at the same time, too: of each its index first, then the chunks that
-are selected. Chunks on this machine are read with few threads, and without shards. Writes to this
-machine, stores of others and codecs that need an event loop take the way of Zarr's own
-`FusedCodecPipeline`. Two settings of Zarr limit the rest: see `MOST_REQUESTS`
-and `MOST_BYTES`.
+So it does with shards: all their indices at once, then the chunks that are selected. Chunks on
+this machine are read with few threads. Writes to this machine, stores of others and codecs that
+need an event loop take the way of Zarr's own `FusedCodecPipeline`. Two settings of Zarr limit the
+rest: see `MOST_REQUESTS` and `MOST_BYTES`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from threading import Lock
-from typing import Any, Final, cast, override
+from typing import Final, cast, override
 
 import numpy as np
 from zarr.abc.codec import GetResult
 from zarr.abc.store import ByteGetter, ByteSetter, Store
+from zarr.codecs import ShardingCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
-from zarr.core.chunk_utils import ChunkTransform, merge_and_encode_chunk, scatter_chunk
+from zarr.core.chunk_utils import ChunkTransform, merge_and_encode_chunk
 from zarr.core.codec_pipeline import BatchedCodecPipeline, FusedCodecPipeline
 from zarr.core.config import config
 from zarr.core.indexing import SelectorTuple
@@ -62,6 +62,7 @@ from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
 from icefloe.zarr_store.nearby import ReadItem, read_nearby
+from icefloe.zarr_store.shards import NewShard, ShardedRead, far_runner, near_runner
 from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
 type WriteItem = tuple[ByteSetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
@@ -108,7 +109,13 @@ class SelectionPipeline(FusedCodecPipeline):
         if session is None or transform is None:
             return await super().read(batch, out, drop_axes)
         if self.supports_partial_decode:
-            return await self._read_shards(session, batch, out, drop_axes)
+            codec = self._sharding
+            if codec is None:
+                return await super().read(batch, out, drop_axes)
+            most, most_bytes = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS), _most_bytes()
+            runner = far_runner(session, most_requests=most, most_bytes=most_bytes)
+            reading = ShardedRead(session, codec, batch, out, drop_axes, most_bytes=most_bytes)
+            return await reading.run(*_chunks_of([item[0] for item in batch]), runner)
         return await _Reading(session, transform, batch, out, drop_axes).run()
 
     @override
@@ -122,9 +129,13 @@ class SelectionPipeline(FusedCodecPipeline):
         """Read the chunks of a selection that are on this machine."""
         batch = list(batch_info)
         session, transform = _session_of(batch, near_session), self.sync_transform
-        if session is None or transform is None or self.supports_partial_decode:
+        codec = self._sharding
+        if session is None or transform is None or (self.supports_partial_decode and codec is None):
             return super().read_sync(batch, out, drop_axes, max_workers)
         path, coordinates = _chunks_of([item[0] for item in batch])
+        if codec is not None:
+            reading = ShardedRead(session, codec, batch, out, drop_axes, most_bytes=_most_bytes())
+            return run_blocking(reading.run(path, coordinates, near_runner(max_workers)))
         decoder = ChunkDecoder(transform, out, drop_axes)
         return run_blocking(
             read_nearby(session, path, coordinates, batch, decoder, workers=max_workers)
@@ -144,7 +155,11 @@ class SelectionPipeline(FusedCodecPipeline):
             await super().write(batch, value, drop_axes)
             return
         if self.supports_partial_encode:
-            await self._write_shards(session, batch, value)
+            codec = self._sharding
+            if codec is None:
+                await super().write(batch, value, drop_axes)
+                return
+            await self._write_shards(session, codec, batch, value)
             return
         store = _store_of(batch)
         budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
@@ -179,56 +194,37 @@ class SelectionPipeline(FusedCodecPipeline):
         at_once = most_bytes // max(2 * _decoded_bytes(batch[0][1]), 1)
         await work_through(write_chunk, batch, pace=pace, most=most, at_once=at_once)
 
-    async def _read_shards(
-        self,
-        session: SessionState,
-        batch: list[ReadItem],
-        out: NDBuffer,
-        drop_axes: tuple[int, ...],
-    ) -> tuple[GetResult, ...]:
-        """Read shards at the same time: of each its index, then the chunks that are selected."""
-        codec: Any = self.array_bytes_codec
-        store = blocking_view(_store_of(batch))
-        results: list[GetResult] = [GetResult(status="missing")] * len(batch)
-        budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
-
-        def read_shard(row: int) -> int:
-            getter, spec, chunk_selection, out_selection, _ = batch[row]
-            assert isinstance(getter, StorePath)
-            size_bytes = _selected_bytes(codec, spec, chunk_selection)
-            with budget.holding(2 * size_bytes, most_bytes):
-                path = StorePath(store, getter.path)
-                selected = codec._decode_partial_sync(path, chunk_selection, spec)  # noqa: SLF001
-                results[row] = scatter_chunk(
-                    selected, out, chunk_spec=spec, out_selection=out_selection, drop_axes=drop_axes
-                )
-            return size_bytes
-
-        most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
-        pace = session.context.assets.reading_pace
-        await work_through(read_shard, range(len(batch)), pace=pace, most=most)
-        return tuple(results)
+    @property
+    def _sharding(self) -> ShardingCodec | None:
+        """The codec of shards, if it is Zarr's own: others may store anything."""
+        codec = self.array_bytes_codec
+        is_plain = type(codec) is ShardingCodec and self.supports_partial_decode
+        return cast("ShardingCodec", codec) if is_plain else None
 
     async def _write_shards(
-        self, session: SessionState, batch: list[WriteItem], value: NDBuffer
+        self, session: SessionState, codec: ShardingCodec, batch: list[WriteItem], value: NDBuffer
     ) -> None:
-        codec: Any = self.array_bytes_codec
+        """Write shards at the same time; those that are replaced whole are not read before."""
         store = blocking_view(_store_of(batch))
-        budget, most_bytes = memory_budget(), _setting(MOST_BYTES, _DEFAULT_BYTES)
+        budget, most_bytes = memory_budget(), _most_bytes()
         is_scalar = value.shape == ()
 
         def write_shard(item: WriteItem) -> int:
-            setter, spec, chunk_selection, out_selection, _ = item
+            setter, spec, chunk_selection, out_selection, is_complete = item
             assert isinstance(setter, StorePath)
             size_bytes = _decoded_bytes(spec)
-            with budget.holding(2 * size_bytes, most_bytes):
+            # Encoded inner chunks, and the shard that they make; before these the old shard.
+            with budget.holding((2 if is_complete else 3) * size_bytes, most_bytes):
                 values = value if is_scalar else value[out_selection]
-                path = StorePath(store, setter.path)
+                kind = NewShard if is_complete else StorePath
+                path = kind(store, setter.path)
                 codec._encode_partial_sync(path, values, chunk_selection, spec)  # noqa: SLF001
             return size_bytes
 
         most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
-        await work_through(write_shard, batch, pace=session.context.assets.writing_pace, most=most)
+        at_once = most_bytes // max(3 * _decoded_bytes(batch[0][1]), 1)
+        pace = session.context.assets.writing_pace
+        await work_through(write_shard, batch, pace=pace, most=most, at_once=at_once)
 
 
 register_pipeline(SelectionPipeline)
@@ -444,19 +440,8 @@ def _store_of(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> IcechunkStore:
     return cast("IcechunkStore", first.store)
 
 
-def _selected_bytes(codec: Any, spec: ArraySpec, selection: SelectorTuple) -> int:
-    """Return the bytes of the chunks of a shard that a selection meets, or a few more."""
-    selected = selection if isinstance(selection, tuple) else (selection,)
-    if len(selected) != len(spec.shape):
-        return _decoded_bytes(spec)
-    lengths = list[int]()
-    for part, length, inner in zip(selected, spec.shape, codec.chunk_shape, strict=True):
-        if isinstance(part, slice):
-            first, last, _ = part.indices(length)
-            lengths.append((-(-last // inner) - first // inner) * inner)
-        else:
-            lengths.append(inner if isinstance(part, int | np.integer) else length)
-    return max(prod(lengths), 1) * int(getattr(spec.dtype, "item_size", 8))
+def _most_bytes() -> int:
+    return _setting(MOST_BYTES, _DEFAULT_BYTES)
 
 
 def _decoded_bytes(spec: ArraySpec) -> int:
