@@ -49,17 +49,17 @@ SHOWN_LENGTH: Final = 20
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """Turn an (n, width) byte matrix into n base32 strings."""
     count, width = raw.shape
-    groups = np.zeros((count, -(-width // 5), 5), np.uint16)
-    groups.reshape(count, -1)[:, :width] = raw
-    a, b, c, d, e = np.moveaxis(groups, 2, 0)
-    pairs = np.empty((count, len(a.T), 4), np.uint16)
+    fives, length = -(-width // 5), -(-width * 8 // 5)
+    padded = np.zeros((count, 5 * fives), np.uint16)
+    padded[:, :width] = raw
+    a, b, c, d, e = (padded[:, place::5] for place in range(5))
+    pairs = np.empty((count, fives, 4), np.uint16)
     pairs[..., 0] = _PAIRED_LETTERS[a << 2 | b >> 6]
     pairs[..., 1] = _PAIRED_LETTERS[(b & 0x3F) << 4 | c >> 4]
     pairs[..., 2] = _PAIRED_LETTERS[(c & 0x0F) << 6 | d >> 2]
     pairs[..., 3] = _PAIRED_LETTERS[(d & 0x03) << 8 | e]
-    length = -(-width * 8 // 5)
-    letters = np.ascontiguousarray(pairs.reshape(count, -1).view(np.uint8)[:, :length])
-    text: NDArray[np.bytes_] = letters.view(f"S{length}").ravel()
+    letters = pairs.view(np.uint8).reshape(count, 8 * fives)[:, :length]
+    text: NDArray[np.bytes_] = np.ascontiguousarray(letters).view(f"S{length}").ravel()
     return text
 
 
@@ -228,7 +228,7 @@ def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:
     """Write out the ids in the rows of a matrix."""
     texts = encode_ids(rows)
     lines = np.full((len(texts), texts.itemsize + 1), ord("\n"), np.uint8)
-    lines[:, :-1] = texts.view(np.uint8).reshape(len(texts), -1)
+    lines[:, :-1] = texts.view(np.uint8).reshape(len(texts), texts.itemsize)
     return lines.tobytes().decode().splitlines()
 
 
