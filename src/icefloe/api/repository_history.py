@@ -196,7 +196,7 @@ class RepositoryHistory:
 
     async def _ancestry_pages(
         self, branch: str | None, tag: str | None, snapshot_id: str | None
-    ) -> AsyncIterator[list[SnapshotInfo]]:
+    ) -> AsyncIterator[Iterator[SnapshotInfo]]:
         from icefloe.repo.snapshot_info import SnapshotInfo
 
         pages = history.ancestry(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)

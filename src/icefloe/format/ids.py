@@ -18,7 +18,6 @@ from icefloe.records import Record
 
 _LETTERS: Final = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)
 _NOT_A_DIGIT: Final = 255
-_BIT_WEIGHTS: Final = np.array([16, 8, 4, 2, 1], np.uint8)
 
 
 def _digit_table() -> NDArray[np.uint8]:
@@ -39,6 +38,9 @@ _USUAL_BYTES: Final = 12
 _PAIRS: Final = [a + b for a in _LETTERS.tobytes().decode() for b in _LETTERS.tobytes().decode()]
 """Two digits at a time: every chunk that is read has its id written out, one by one."""
 
+_PAIRED_LETTERS: Final = np.frombuffer("".join(_PAIRS).encode(), np.uint16)
+"""The same for columns: the two bytes of a pair as one number."""
+
 
 SHOWN_LENGTH: Final = 20
 """The number of characters of the id of a file."""
@@ -46,12 +48,18 @@ SHOWN_LENGTH: Final = 20
 
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """Turn an (n, width) byte matrix into n base32 strings."""
-    bits = np.unpackbits(raw, axis=1)
-    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 5)))
-    letters: NDArray[np.uint8] = _LETTERS[
-        bits.reshape(len(raw), bits.shape[1] // 5, 5) @ _BIT_WEIGHTS
-    ]
-    text: NDArray[np.bytes_] = letters.view(f"S{letters.shape[1]}").ravel()
+    count, width = raw.shape
+    fives, length = -(-width // 5), -(-width * 8 // 5)
+    padded = np.zeros((count, 5 * fives), np.uint16)
+    padded[:, :width] = raw
+    a, b, c, d, e = (padded[:, place::5] for place in range(5))
+    pairs = np.empty((count, fives, 4), np.uint16)
+    pairs[..., 0] = _PAIRED_LETTERS[a << 2 | b >> 6]
+    pairs[..., 1] = _PAIRED_LETTERS[(b & 0x3F) << 4 | c >> 4]
+    pairs[..., 2] = _PAIRED_LETTERS[(c & 0x0F) << 6 | d >> 2]
+    pairs[..., 3] = _PAIRED_LETTERS[(d & 0x03) << 8 | e]
+    letters = pairs.view(np.uint8).reshape(count, 8 * fives)[:, :length]
+    text: NDArray[np.bytes_] = np.ascontiguousarray(letters).view(f"S{length}").ravel()
     return text
 
 
@@ -219,8 +227,9 @@ def raw_rows(rows: NDArray[np.uint8]) -> list[bytes]:
 def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:
     """Write out the ids in the rows of a matrix."""
     texts = encode_ids(rows)
-    joined, width = texts.tobytes().decode(), texts.itemsize
-    return [joined[start : start + width] for start in range(0, len(joined), width)]
+    lines = np.full((len(texts), texts.itemsize + 1), ord("\n"), np.uint8)
+    lines[:, :-1] = texts.view(np.uint8).reshape(len(texts), texts.itemsize)
+    return lines.tobytes().decode().splitlines()
 
 
 def has_repeated_node(rows: NDArray[np.uint8]) -> bool:

@@ -305,6 +305,12 @@ class LateMetadata:
         self._spec_version = spec_version
         self._lists: tuple[list[int], list[str], list[bytes]] | None = None
 
+    def owners_of_none(self) -> list[int]:
+        """List the owners without any."""
+        splits = self._items.splits
+        owners: list[int] = np.flatnonzero(splits[1:] == splits[:-1]).tolist()
+        return owners
+
     def __getitem__(self, owner: int) -> dict[str, JsonValue]:
         """Decode the metadata of one owner."""
         if self._lists is None:

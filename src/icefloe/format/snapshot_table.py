@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import lt
-from typing import Final, Self, cast, overload
+from typing import Final, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -270,11 +270,13 @@ class SnapshotTable(Record, eq=False):
         row = self._known_row(snapshot)
         parents = self.parents.tolist()
         rows = []
-        while row != NO_PARENT:
+        for _ in parents:
             rows.append(row)
-            if len(rows) > len(parents):
-                refuse("the history of a snapshot runs in a circle")
             row = parents[row]
+            if row == NO_PARENT:
+                break
+        else:
+            refuse("the history of a snapshot runs in a circle")
         return rows
 
     def kept(self, is_kept: Bools, shortened: "Mapping[int, Shortened]") -> Self:
@@ -350,18 +352,19 @@ class Shortened(Record):
 
 
 _FIRST_ENTRIES: Final = 8
-"""Rows that an iteration over a page converts first; the next portion has twice as many."""
+"""Rows that an iteration over a page converts first; the next portion has as many times more."""
 
 
 class SnapshotPage(Sequence[SnapshotEntry]):
     """Some rows of a table: a sequence of entries, or a column of each of their properties."""
 
-    __slots__ = ("_picked", "_rows", "_table")
+    __slots__ = ("_ids", "_picked", "_rows", "_table")
 
     def __init__(self, table: SnapshotTable, rows: Sequence[int]) -> None:
         self._table = table
         self._rows = rows
         self._picked = np.asarray(rows, np.int64)
+        self._ids: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -376,26 +379,37 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return self._table.entry(self._rows[position])
 
     def __iter__(self) -> Iterator[SnapshotEntry]:
-        # Columns convert many rows at once, but a search for a recent snapshot ends after a few.
+        for portion in self.portions():
+            yield from portion[:]
+
+    def portions(self) -> Iterator["SnapshotPage"]:
+        """Split the page: columns convert many rows at once, but a search may end after a few."""
         start, count = 0, _FIRST_ENTRIES
         while start < len(self._rows):
-            yield from self._table.entries(self._rows[start : start + count])
-            start, count = start + count, 2 * count
+            yield SnapshotPage(self._table, self._rows[start : start + count])
+            start, count = start + count, _FIRST_ENTRIES * count
 
     def ids(self) -> list[str]:
         """Write out the ids."""
-        return texts_of_rows(self._table.ids[self._picked])
+        if self._ids is None:
+            self._ids = texts_of_rows(self._table.ids[self._picked])
+        return self._ids
 
     def parents(self) -> list[str | None]:
         """Write out the ids of the parents."""
         parents = self._table.parents[self._picked]
+        if (parents[:-1] == self._picked[1:]).all():  # a line of commits
+            return [*self.ids()[1:], *self._texts_of_parents(parents[-1:])]
+        return self._texts_of_parents(parents)
+
+    def _texts_of_parents(self, parents: NDArray[np.int32]) -> list[str | None]:
         texts = texts_of_rows(self._table.ids[np.maximum(parents, 0)])
         is_root = (parents == NO_PARENT).tolist()
         return [None if alone else text for text, alone in zip(texts, is_root, strict=True)]
 
-    def flushed_at(self) -> list[int]:
+    def flushed_at(self) -> NDArray[np.uint64]:
         """Return the times, in microseconds since 1970."""
-        return cast("list[int]", self._table.flushed_at[self._picked].tolist())
+        return self._table.flushed_at[self._picked]
 
     def messages(self) -> list[str]:
         """Return the messages."""

@@ -33,7 +33,7 @@ from icefloe.walk.spill import MAX_BYTES
 
 _REFERENCE_BYTES: Final = 128
 """Memory for one decoded reference, with all that is derived from it."""
-_MANY_REFS: Final = 100_000
+_MANY_REFS: Final = 20_000
 """Smaller local manifests are decoded faster by one thread than by several."""
 
 

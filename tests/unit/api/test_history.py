@@ -54,6 +54,17 @@ def test_all_ways_to_look_at_an_entry_agree(repository: Repository) -> None:
     assert "own" not in history_of(repository)[0].metadata
 
 
+def test_metadata_belongs_to_one_entry_alone(repository: Repository) -> None:
+    history = history_of(repository)
+    bare = [version for version in history if not version.metadata]
+    assert [version.message for version in bare] == [
+        f"commit {number}" for number in range(COMMITS - 2, -1, -2)
+    ]
+    bare[0].metadata["own"] = 1
+    assert bare[0].metadata == {"own": 1}
+    assert [version.metadata for version in bare[1:]] == [{}] * (len(bare) - 1)
+
+
 def test_entries_travel_alone(repository: Repository) -> None:
     entry = history_of(repository)[0]
     pickled = pickle.dumps(entry)

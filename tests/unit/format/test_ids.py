@@ -1,6 +1,7 @@
 """Ids as bytes and as text, and the keys made of them."""
 
 import os
+from base64 import b32encode
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,6 +24,7 @@ from icefloe.format.ids import (
     has_repeated_node,
     id_rows,
     ids_of_rows,
+    texts_of_rows,
 )
 
 PAIRS = [
@@ -145,6 +147,17 @@ def test_a_forked_child_begins_a_series_of_its_own() -> None:
     os.close(reader)
     os.close(writer)
     assert theirs[:8] != series.next().raw[:8]
+
+
+@pytest.mark.parametrize("width", [1, 4, 5, 8, 10, 12, 15])
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_columns_of_ids_are_in_base_32(width: int, count: int) -> None:
+    usual, ours = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    rows = np.random.default_rng(width).integers(0, 256, (count, width), dtype=np.uint8)
+    encoded = [b32encode(row.tobytes()).rstrip(b"=") for row in rows]
+    texts = [text.translate(bytes.maketrans(usual, ours)) for text in encoded]
+    assert encode_ids(rows).tolist() == texts
+    assert texts_of_rows(rows) == [text.decode() for text in texts]
 
 
 @given(st.lists(st.binary(min_size=12, max_size=12), min_size=1))

@@ -43,6 +43,30 @@ def test_history_runs_back_to_the_first() -> None:
     assert caught.value.kind == ErrorKind.SNAPSHOT_NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    "rows", [[], [0], [0, 1, 2], [2, 1, 0], [1, 2], [2], [0, 2], [0] * 20 + [1, 2] * 300]
+)
+def test_columns_of_a_page_are_those_of_its_entries(rows: list[int]) -> None:
+    """Rows that follow each other in a history take a short cut, and others do not."""
+    table = SnapshotTable.from_entries(samples.snapshot_entries())
+    entries = [table.entry(row) for row in rows]
+    page = table.page(rows)
+    assert list(page) == entries
+    assert [entry for portion in page.portions() for entry in portion] == entries
+    for portion, first in zip(page.portions(), (0, 8, 72, 584), strict=False):
+        part = entries[first : first + len(portion)]
+        assert portion.ids() == [str(entry.id) for entry in part]
+        assert portion.parents() == [entry.parent and str(entry.parent) for entry in part]
+        assert portion.messages() == [entry.message for entry in part]
+        assert portion.flushed_at().tolist() == [entry.flushed_at for entry in part]
+        metadata = portion.metadata()
+        assert [metadata[position] for position in range(len(part))] == [
+            entry.metadata for entry in part
+        ]
+        bare = [position for position, entry in enumerate(part) if not entry.metadata]
+        assert metadata.owners_of_none() == bare
+
+
 @pytest.mark.parametrize("parents", [[0, 0, 0], [1, 0, NO_PARENT], [1, 2, 0]])
 def test_a_history_in_a_circle_is_refused(parents: list[int]) -> None:
     table = SnapshotTable.from_entries(samples.snapshot_entries())

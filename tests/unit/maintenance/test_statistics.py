@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icefloe
+from icefloe import walk
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkKind
 from icefloe.format.layout import MANIFESTS_PREFIX
@@ -21,12 +23,12 @@ from tests.property.test_maintenance import Random, histories
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 
 
-def repository(spec: int = 2) -> icefloe.Repository:
+def repository(spec: int = 2, storage: icefloe.Storage | None = None) -> icefloe.Repository:
     config = icefloe.RepositoryConfig.default()
     store = icefloe.s3_store(region="us-east-1")
     for prefix in ("s3://bucket/", "s3://bucket/deep/"):
         config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, store))
-    storage = icefloe.in_memory_storage()
+    storage = icefloe.in_memory_storage() if storage is None else storage
     repo = icefloe.Repository.create(storage, config, spec_version=spec)
     session = repo.writable_session("main")
     run_blocking(put(session, "zarr.json", GROUP))
@@ -129,6 +131,18 @@ def test_small_limits_change_nothing() -> None:
     assert stats == repo.chunk_storage_stats()
     with pytest.raises(icefloe.InvalidInputError, match="max_snapshots_in_memory"):
         repo.chunk_storage_stats(max_snapshots_in_memory=0)
+
+
+def test_threads_for_local_manifests_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = repository(storage=icefloe.local_filesystem_storage(str(tmp_path)))
+    for number in range(6):
+        write(repo, {f"a/c/{number}": bytes([number]) * BIG, f"b/c/{number}": b"small"})
+    stats, uses = repo.chunk_storage_stats(), [*repo.storage_use()]
+    monkeypatch.setattr(walk.history, "_MANY_REFS", 0)
+    assert repo.chunk_storage_stats() == stats
+    assert [*repo.storage_use()] == uses
 
 
 def test_progress_counts_manifests() -> None:
