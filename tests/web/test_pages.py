@@ -148,7 +148,9 @@ def test_versions_by_name(client: httpx.Client, repository: icefloe.Repository) 
         ("/picture/t2m?index=1,2", 422),
         ("/picture/t2m?index=99,0,0", 422),
         ("/picture/t2m?index=x", 422),
-        ("/series/t2m?index=0,0,0&along=depth", 422),
+        ("/series/t2m?index=0,0,0&along=3", 422),
+        ("/series/t2m?index=0,0,0&along=lat", 422),
+        ("/series/t2m?index=0,0,0", 422),
     ],
 )
 def test_problems_are_answers(client: httpx.Client, path: str, status: int) -> None:

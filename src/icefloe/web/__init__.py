@@ -1,5 +1,6 @@
 """Pages that show a repository in a browser: its tree, its data and its history.
 
+    texts         texts of a repository, cut and without commands
     versions      the repository that is shown, and the version that a page is about
     picker        the choice of a version, and the page that it opens
     nodes         groups and arrays as rows of the tree

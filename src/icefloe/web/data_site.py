@@ -25,6 +25,7 @@ from icefloe.web import data, formats, nodes, pictures, plans, tiles
 from icefloe.web.answers import has_tag
 from icefloe.web.formats import MEDIA_TYPES, Format
 from icefloe.web.selection import COORDINATE, parse_query
+from icefloe.web.texts import fits_address
 from icefloe.web.versions import Version, Viewed
 
 _YEAR_SECONDS: Final = 365 * 86_400
@@ -201,6 +202,8 @@ def download_fields(version: Version, node: ArrayNode) -> list[Field]:
     fields = []
     for dimension in pictures.dimensions_of(version, node, with_itself=True):
         name, length = dimension.name, dimension.length
+        if not fits_address(name):
+            continue
         if dimension.values is None:
             fields.append(Field(f"i.{name}", name, f"0:{length}"))
             continue

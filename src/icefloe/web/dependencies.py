@@ -23,6 +23,7 @@ from icefloe.virtual_chunks.access import anonymous_doubt, credentials_doubt, is
 from icefloe.virtual_chunks.grouping import by_bucket, canonical
 from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS
 from icefloe.web.sources import SourceFiles, moment_of
+from icefloe.web.texts import shown_text
 from icefloe.web.versions import Version
 
 MOST_OUTSIDE: Final = 100
@@ -290,7 +291,7 @@ def problem_text(version: Version, error: IcefloeError, url: str) -> str:
         default = _default(prefix)
         found = () if default is None else commands(context, default, prefix, url)
     if not found:
-        return printable(error.message, keep="\n")
+        return shown_text(error.message)
     return (
         f"Chunks of this array are in {prefix}, which you did not authorise. If you trust the"
         f" repository to read from there, view it with: {' or '.join(found)}"

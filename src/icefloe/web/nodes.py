@@ -8,6 +8,7 @@ from typing import Any, Final
 from icefloe.errors import NodeNotFoundError
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.records import Record
+from icefloe.web.texts import shown_name
 from icefloe.web.versions import Version
 
 MOST_CHILDREN: Final = 500
@@ -121,8 +122,8 @@ def facts_of(node: ArrayNode) -> ArrayFacts:
         array.num_chunks,
         _type_name(document.get("data_type")),
         None if chunk_shape is None else tuple(chunk_shape),
-        _text(attributes.get("units")),
-        _text(attributes.get("long_name") or attributes.get("standard_name")),
+        shown_name(_text(attributes.get("units"))),
+        shown_name(_text(attributes.get("long_name") or attributes.get("standard_name"))),
         document.get("fill_value"),
         tuple(_codec_name(codec) for codec in codecs if codec) if isinstance(codecs, list) else (),
     )

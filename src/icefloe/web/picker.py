@@ -5,12 +5,14 @@ there, a version opens the page of its newest commit.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, Self
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 
 from icefloe.records import Record
+from icefloe.web.texts import fits_address
 from icefloe.web.versions import Ref, Version
 
 REFS_PER_PAGE: Final = 50
@@ -84,9 +86,10 @@ class Picker(Record):
         """Offer the first branches and tags of a list."""
         groups = []
         for kind, title in _TITLES.items():
-            names = tuple(ref.name for ref in refs if ref.kind == kind)
+            named = (ref.name for ref in refs if ref.kind == kind)
+            names = tuple(islice(filter(fits_address, named), _MOST_OFFERED))
             if names:
-                groups.append((title, names[:_MOST_OFFERED]))
+                groups.append((title, names))
         return cls(target, quote(root + target.path, safe="/"), tuple(groups), len(refs))
 
     def offers(self, version: Version) -> bool:

@@ -25,6 +25,7 @@ from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.records import Record
 from icefloe.web import packing
 from icefloe.web.nodes import ArrayFacts, attributes_of, facts_of, item_bytes
+from icefloe.web.texts import shown_name
 from icefloe.web.times import TimeScale, mark_missing_times
 from icefloe.web.versions import Version
 
@@ -182,7 +183,7 @@ def _read_dimension(version: Version, coordinate: ArrayNode) -> Dimension | None
         return None
     axis = Axis.of(name, LoadedValues(raw, units or None, calendar or None))
     values = _unpacked(raw, attributes)
-    return Dimension(name, len(raw), values, units, _role(name, attributes), axis)
+    return Dimension(name, len(raw), values, shown_name(units), _role(name, attributes), axis)
 
 
 def coordinate_of(version: Version, path: str, name: str, length: int) -> ArrayNode | None:
@@ -327,23 +328,27 @@ def picture_of(
     node: ArrayNode, plan: Plan, values: NDArray[np.float32] | NDArray[np.float64]
 ) -> Picture:
     """Return values as a picture, with what a browser needs to label them."""
-    attributes = attributes_of(node)
+    facts = facts_of(node)
     axes = {"rows": plan.rows, "columns": plan.columns}
     header = {
         "kind": plan.kind,
-        "path": node.path,
-        "units": _text(attributes, "units"),
-        "long_name": _text(attributes, "long_name") or _text(attributes, "standard_name"),
+        "name": shown_name(node_name(node.path)),
+        "units": facts.units,
+        "long_name": facts.long_name,
         "shape": list(values.shape),
         "range": _range(values),
         "note": plan.note,
         "axes": {
-            name: _axis_header(plan.dimensions[axis], plan.window[axis])
+            name: {"dimension": axis} | _axis_header(plan.dimensions[axis], plan.window[axis])
             for name, axis in axes.items()
             if axis is not None
         },
         "index": [
-            {"name": dimension.name, "step": step, "label": dimension.axis.label(step)}
+            {
+                "name": shown_name(dimension.name),
+                "step": step,
+                "label": dimension.axis.label(step),
+            }
             for dimension, step in zip(plan.dimensions, plan.index, strict=True)
         ],
     }
@@ -354,7 +359,7 @@ def _axis_header(dimension: Dimension, window: slice) -> dict[str, Any]:
     steps = np.arange(window.start, window.stop, window.step)
     values = steps.astype(np.float64) if dimension.values is None else dimension.values[steps]
     return {
-        "name": dimension.name,
+        "name": shown_name(dimension.name),
         "units": dimension.units if dimension.axis.calendar is None else "",
         "start": window.start,
         "stride": window.step,
@@ -485,14 +490,12 @@ def _text(attributes: Mapping[str, Any], key: str) -> str:
 # Series
 
 
-def read_series(version: Version, node: ArrayNode, dimension: str, index: Sequence[int]) -> Picture:
+def read_series(version: Version, node: ArrayNode, axis: int, index: Sequence[int]) -> Picture:
     """Read the values along a dimension at a point; every n-th step if they are in many chunks."""
     plan = make_plan(version, node, index)
-    names = [d.name for d in plan.dimensions]
-    if dimension not in names:
-        problem = f"{node.path} has the dimensions {', '.join(names)}, not {dimension}"
+    if not 0 <= axis < len(plan.dimensions):
+        problem = f"{node.path} has {len(plan.dimensions)} dimensions, counted from 0; not {axis}"
         raise NotDrawableError(problem)
-    axis = names.index(dimension)
     facts = facts_of(node)
     length, chunk = facts.shape[axis], facts.largest_chunk[axis]
     most, needed = _most_chunks(facts), ceil(length / chunk)

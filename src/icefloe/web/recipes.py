@@ -15,6 +15,7 @@ from icefloe.storage.specs import MemorySpec, source_code
 from icefloe.web.dependencies import Way, ways_in
 from icefloe.web.nodes import facts_of
 from icefloe.web.pictures import dimensions_of
+from icefloe.web.texts import fits_address
 from icefloe.web.versions import MAIN, Version, Viewed, literal
 
 _MOST_ROWS: Final = 1_000_000
@@ -81,9 +82,13 @@ def recipes_of(
     foreign = _foreign_opening(viewed, places)
     if foreign is not None:
         found.append(Recipe("icechunk", _with_zarr(foreign, "icechunk", version, kind, path)))
-    if table is not None and table.array.shape:
+    if table is not None and table.array.shape and _fits_lines(table):
         found.append(Recipe("Spark", _on_spark(viewed, version, table, places)))
     return [*found, Recipe(*viewed.zarr_code(version, origin))]
+
+
+def _fits_lines(table: ArrayNode) -> bool:
+    return fits_address(table.path, facts_of(table).dimensions[0])
 
 
 def _imports(places: _Places) -> str:

@@ -42,6 +42,7 @@ from icefloe.web.origins import DataForOrigins
 from icefloe.web.picker import VERSIONS_PAGE, Picker, Target, ref_page
 from icefloe.web.recent import Recent
 from icefloe.web.recipes import recipes_of
+from icefloe.web.texts import LONGEST_TEXT, fits_address, shown_name, shown_text
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -55,8 +56,6 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 _LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-_LONGEST_TEXT: Final = 2_000
-"""How many characters of an attribute a page shows."""
 _LONGEST_README: Final = 60_000
 _YEAR_SECONDS: Final = 365 * 86_400
 _MOST_PICTURES: Final = 4
@@ -209,13 +208,15 @@ class Site:
                 problem = _problem_text(error)
         refs, search = self._viewed.refs(version), asked.get("search", "").strip()
         page = ref_page(refs, search, page_number(request))
+        listed = tuple(map(self._viewed.with_commit, page.refs))
+        branches = [ref.name for ref in refs if ref.kind == "branch" and fits_address(ref.name)]
         return self._page(
             request,
             version,
             "versions.html",
-            page=replace(page, refs=tuple(map(self._viewed.with_commit, page.refs))),
-            addresses=[target.address(root, ref.name) for ref in page.refs],
-            branches=[ref.name for ref in refs if ref.kind == "branch"][:_MOST_BRANCHES],
+            page=replace(page, refs=listed),
+            addresses=[target.address(root, ref.address_name) for ref in listed],
+            branches=branches[:_MOST_BRANCHES],
             search=search,
             branch=branch,
             moment=moment,
@@ -292,11 +293,13 @@ class Site:
 
     def series(self, request: Request) -> Response:
         """Return the values along a dimension at a point."""
-        dimension = request.query_params.get("along", "")
         return self._numbers(
             request,
             lambda version, node, index: pictures.read_series(
-                version, node, dimension, index or (0,) * len(node.array.shape)
+                version,
+                node,
+                _dimension_number(request),
+                index or (0,) * len(node.array.shape),
             ),
         )
 
@@ -514,6 +517,13 @@ def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]
         return None, _problem_text(error)
 
 
+def _dimension_number(request: Request) -> int:
+    numbers = _numbers(request, "along")
+    if numbers is None or len(numbers) != 1:
+        raise InvalidInputError("along is the number of a dimension, counted from 0")
+    return numbers[0]
+
+
 def _numbers(request: Request, name: str) -> list[int] | None:
     text = request.query_params.get(name)
     if not text:
@@ -528,8 +538,7 @@ def _numbers(request: Request, name: str) -> list[int] | None:
 def _shown(value: Any) -> str:
     """Return the text of an attribute, cut to a length that a page can show."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = printable(text, keep="\n")
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    return shown_text(text)
 
 
 def _readme(text: str) -> tuple[str, str]:
@@ -537,9 +546,9 @@ def _readme(text: str) -> tuple[str, str]:
     text = printable(text[:_LONGEST_README], keep="\n") + (
         "…" if len(text) > _LONGEST_README else ""
     )
-    if len(text) <= _LONGEST_TEXT:
+    if len(text) <= LONGEST_TEXT:
         return text, ""
-    end = max(text.rfind(mark, 0, _LONGEST_TEXT) for mark in "\n ") + 1 or _LONGEST_TEXT
+    end = max(text.rfind(mark, 0, LONGEST_TEXT) for mark in "\n ") + 1 or LONGEST_TEXT
     return text[:end].rstrip(), text[end:]
 
 
@@ -556,7 +565,7 @@ def _known_marker(node: Node | None, key: str, value: Any) -> Any:
 
 
 def _problem_text(error: IcefloeError) -> str:
-    return printable(error.message, keep="\n")
+    return shown_text(error.message)
 
 
 def _url(path: str, **query: str) -> str:
@@ -582,5 +591,8 @@ def templates_of(package: str) -> Environment:
     )
     environment.filters["bytes"] = shown_bytes
     environment.filters["value"] = _shown
-    environment.filters["shown"] = lambda text: printable(str(text), keep="\n")
+    environment.filters["shown"] = lambda text: shown_text(str(text))
+    environment.filters["name"] = shown_name
+    environment.filters["whole"] = lambda text: printable(str(text), keep="\n")
+    environment.tests["address"] = fits_address
     return environment

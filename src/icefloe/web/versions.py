@@ -16,6 +16,7 @@ from icefloe.records import Record, replace
 from icefloe.repo.snapshot_info import SnapshotInfo
 from icefloe.transactions.session import SessionState
 from icefloe.web.recent import Recent
+from icefloe.web.texts import fits_address
 
 MAIN: Final = "main"
 _MOST_SESSIONS: Final = 8
@@ -71,6 +72,13 @@ class Ref(Record):
     kind: str
     commit: SnapshotInfo | None = None
     """The commit that it names; None if nobody looked."""
+
+    @property
+    def address_name(self) -> str:
+        """The name in an address: that of the commit, if its own is too long."""
+        if self.commit is None or fits_address(self.name):
+            return self.name
+        return self.commit.id
 
 
 class Viewed:

@@ -144,7 +144,7 @@
   }
 
   function lineTable(header, values) {
-    const axis = header.axes.columns, name = header.path.split("/").pop();
+    const axis = header.axes.columns, { name } = header;
     const rows = Array.from(values, (value, number) => [labelOf(axis, number), textOf(header, value)]);
     return tableOf([`${axis.name} ${axis.units}`.trim(), `${name} ${header.units}`.trim()], rows);
   }
@@ -191,7 +191,7 @@
       const labels = new Map(axis.labels), widest = widthOf([...labels.values()]);
       const every = Math.max(1, Math.ceil(labels.size / Math.max(1, Math.floor((width - 80) / (widest + 16)))));
       const splits = [...labels.keys()].filter((_, number) => number % every === 0);
-      const name = header.path.split("/").pop();
+      const { name } = header;
       const grid = { stroke: colourOf("--line") }, stroke = textColour();
       const options = {
         width,
@@ -243,7 +243,6 @@
     constructor(element) {
       this.element = element;
       this.shape = element.dataset.shape ? element.dataset.shape.split(",").map(Number) : [];
-      this.dimensions = element.dataset.dimensions ? element.dataset.dimensions.split("\n") : [];
       this.index = this.shape.map(() => 0);
       this.status = element.querySelector(".status");
       this.place = element.querySelector(".canvas");
@@ -583,13 +582,13 @@
 
     // The values along a dimension, at the point of the cursor.
     async showSeries() {
-      const along = this.along?.value;
-      if (along === undefined || !this.cursor || !this.element.dataset.series) return;
+      const along = Number(this.along?.value ?? NaN);
+      if (Number.isNaN(along) || !this.cursor || !this.element.dataset.series) return;
       const index = [...this.index];
       const { rows: down, columns: right } = this.header.axes;
       const [row, column] = this.cursor;
-      index[this.dimensions.indexOf(down.name)] = down.start + row * down.stride;
-      index[this.dimensions.indexOf(right.name)] = right.start + column * right.stride;
+      index[down.dimension] = down.start + row * down.stride;
+      index[right.dimension] = right.start + column * right.stride;
       const base = this.element.dataset.series;
       const joint = base.includes("?") ? "&" : "?";
       const caption = this.series.querySelector("figcaption"), details = this.series.querySelector("details");
@@ -599,11 +598,11 @@
       this.seriesRequest?.abort();
       this.seriesRequest = new AbortController();
       try {
-        const url = `${base}${joint}index=${index.join(",")}&along=${encodeURIComponent(along)}`;
+        const url = `${base}${joint}index=${index.join(",")}&along=${along}`;
         const { header, values } = await readPicture(url, this.seriesRequest.signal);
-        const others = header.index.filter(({ name }, axis) => name !== along && this.shape[axis] > 1);
+        const others = header.index.filter((_, axis) => axis !== along && this.shape[axis] > 1);
         const point = others.map(({ name, label }) => `${name} ${label}`).join(", ");
-        const summary = `Along ${along}${point ? ` at ${point}` : ""}. ${header.note}`.trim();
+        const summary = `Along ${header.index[along].name}${point ? ` at ${point}` : ""}. ${header.note}`.trim();
         const say = (text) => { caption.textContent = `${summary} ${text}`; };
         this.drawSeries = () => { this.seriesLine = new Line(this.series.querySelector(".plot"), header, values, say); };
         this.drawSeries();
