@@ -52,7 +52,7 @@ def repository() -> icefloe.Repository:
         LONG: {},
     }
     with repository.transaction("main", message=LONG, metadata={LONG: LONG}) as store:
-        many = {f"key {number}": number for number in range(2_000)}
+        many: dict[str, Any] = {f"key {number}": number for number in range(2_000)}
         attributes = {"readme": LONG, LONG: LONG, **many}
         group = zarr.open_group(store, mode="a", attributes=attributes)
         group.create_group(f"group {LONG}")

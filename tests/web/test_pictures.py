@@ -19,7 +19,7 @@ import icefloe
 from icefloe.format.nodes import ArrayNode
 from icefloe.records import replace
 from icefloe.web import packing
-from icefloe.web.nodes import ArrayFacts, facts_of, find_node
+from icefloe.web.nodes import ArrayFacts, facts_of, find_node, inner_shape_of
 from icefloe.web.packing import pack
 from icefloe.web.pictures import (
     MOST_BYTES,
@@ -204,6 +204,39 @@ def test_odd_metadata_is_no_failure(viewed: Viewed) -> None:
     for codecs in (None, "x", [3, None, {"name": 5}]):
         odd = replace(node, user_data=json.dumps(document | {"codecs": codecs}).encode())
         assert isinstance(facts_of(odd).codecs, tuple)
+
+
+def test_a_large_shard_is_read_in_parts() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    parts = np.add.outer(np.arange(32), np.arange(32)).astype("f4")
+    with repository.transaction("main", message="data") as store:
+        array = zarr.create_array(
+            store, name="a", shape=(8192, 8192), chunks=(256, 256), shards=(8192, 8192), dtype="f4"
+        )
+        array[:] = np.kron(parts, np.ones((256, 256), "f4"))
+        options: Any = {"chunks": (4, 4), "shards": (8192, 8192), "dtype": "f4"}
+        zarr.create_array(store, name="many", shape=(8192, 8192), **options)
+    with TestClient(create_site(Viewed(repository, "x", "x")), "http://localhost") as client:
+        header, values = picture(client, "/picture/a")
+        assert "8192 × 8192, in parts of 256 × 256" in client.get("/node/a").text
+        assert header["note"] == "The middle of the array: 256 of 1,024 chunks."
+        assert values.shape == (512, 512)
+        np.testing.assert_array_equal(values[::32, ::32], parts[8:24, 8:24])
+        header, values = picture(client, "/series/a?index=300,0&along=1")
+        assert header["note"] == "Every 8th step of 8,192."
+        np.testing.assert_array_equal(values[0, ::32], parts[1])
+        text = client.get("/fragment/statistics/a").text
+        assert "<strong>Sampled</strong>: 1,048,576 values from chunks across the array" in text
+        assert "<td>62</td>" in text  # that of the last part
+        assert "1,024 of 4,194,304 chunks" in picture(client, "/picture/many")[0]["note"]
+
+
+def test_a_shard_with_other_codecs_is_read_whole() -> None:
+    sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [256, 256]}}
+    document = {"codecs": [sharding, {"name": "zstd"}]}
+    assert inner_shape_of(document, 2) is None
+    assert inner_shape_of({"codecs": [sharding]}, 2) == (256, 256)
+    assert inner_shape_of({"codecs": [sharding]}, 3) is None
 
 
 def test_statistics_of_values_with_a_large_mean() -> None:

@@ -28,6 +28,8 @@ class ArrayFacts(Record):
     long_name: str
     fill_value: Any
     codecs: tuple[str, ...]
+    inner_shape: tuple[int, ...] | None = None
+    """The shape of the chunks within a shard; None if the chunks are no shards."""
 
     @property
     def num_values(self) -> int:
@@ -57,6 +59,24 @@ class ArrayFacts(Record):
     def grid_chunks(self) -> int:
         """The number of chunks that the grid has room for."""
         return prod(self.num_chunks)
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """The shape of what is decoded at once: a chunk, or one within a shard."""
+        return self.largest_chunk if self.inner_shape is None else self.inner_shape
+
+    @property
+    def part_bytes(self) -> int:
+        """The size of the values that are decoded at once, in memory."""
+        return (item_bytes(self.data_type) or 1) * prod(self.part_shape)
+
+    @property
+    def num_parts(self) -> tuple[int, ...]:
+        """How many of these parts are along each dimension."""
+        if self.inner_shape is None:
+            return self.num_chunks
+        lengths = zip(self.shape, self.inner_shape, strict=True)
+        return tuple(ceil(length / part) for length, part in lengths)
 
 
 class NodeRow(Record):
@@ -108,25 +128,46 @@ def facts_of(node: ArrayNode) -> ArrayFacts:
     codecs = document.get("codecs")
     names = array.dimension_names or (None,) * len(array.shape)
     grid = document.get("chunk_grid")
-    configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
-    chunk_shape = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
-    if (
-        not isinstance(chunk_shape, list)
-        or len(chunk_shape) != len(array.shape)
-        or not all(isinstance(length, int) and length > 0 for length in chunk_shape)
-    ):
-        chunk_shape = None
+    configuration = grid.get("configuration") if isinstance(grid, dict) else None
     return ArrayFacts(
         tuple(name or f"dim_{number}" for number, name in enumerate(names)),
         array.shape,
         array.num_chunks,
         _type_name(document.get("data_type")),
-        None if chunk_shape is None else tuple(chunk_shape),
+        lengths_in(configuration, len(array.shape)),
         shown_name(_text(attributes.get("units"))),
         shown_name(_text(attributes.get("long_name") or attributes.get("standard_name"))),
         document.get("fill_value"),
         tuple(_codec_name(codec) for codec in codecs if codec) if isinstance(codecs, list) else (),
+        inner_shape_of(document, len(array.shape)),
     )
+
+
+def inner_shape_of(document: Mapping[str, Any], dimensions: int) -> tuple[int, ...] | None:
+    """Return the shape of the chunks within a shard; None if they are not decoded alone.
+
+    A shard with other codecs before or after it is decoded whole.
+
+    >>> sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 3]}}
+    >>> inner_shape_of({"codecs": [sharding]}, 2)
+    (2, 3)
+    >>> inner_shape_of({"codecs": [{"name": "transpose"}, sharding]}, 2)
+    """
+    codecs = document.get("codecs")
+    only = codecs[0] if isinstance(codecs, list) and len(codecs) == 1 else None
+    if not isinstance(only, dict) or only.get("name") != "sharding_indexed":
+        return None
+    return lengths_in(only.get("configuration"), dimensions)
+
+
+def lengths_in(configuration: object, dimensions: int) -> tuple[int, ...] | None:
+    """Return the shape of chunks that a configuration has; None if there is no good one."""
+    lengths = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
+    if not isinstance(lengths, list) or len(lengths) != dimensions:
+        return None
+    if not all(isinstance(length, int) and length > 0 for length in lengths):
+        return None
+    return tuple(lengths)
 
 
 def children(version: Version, path: str, after: str | None = None) -> NodePage:

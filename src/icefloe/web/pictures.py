@@ -263,13 +263,13 @@ def _choose_axes(
 
 def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], str]:
     """Return the part of the drawn dimensions that a picture may read, and what it leaves out."""
-    chunks = facts.largest_chunk
+    chunks = facts.part_shape
     counts = [ceil(facts.shape[axis] / chunks[axis]) for axis in drawn]
     most = _most_chunks(facts)
     whole = prod(counts)
     while prod(counts) > most:
         longest = counts.index(max(counts))
-        counts[longest] = max(1, min(counts[longest] - 1, counts[longest] * most // prod(counts)))
+        counts[longest] = ceil(counts[longest] / 2)
     window = [slice(0, length) for length in facts.shape]
     for axis, count in zip(drawn, counts, strict=True):
         all_chunks = ceil(facts.shape[axis] / chunks[axis])
@@ -285,10 +285,10 @@ def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], st
 
 def _most_chunks(facts: ArrayFacts) -> int:
     """Return how many chunks of an array a page may read; raise an error if none."""
-    if facts.chunk_bytes > MOST_BYTES:
-        sizes = f"{facts.chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB at most"
+    if facts.part_bytes > MOST_BYTES:
+        sizes = f"{facts.part_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB at most"
         raise NotDrawableError(f"a chunk has {sizes}: read it in Python, or rechunk it")
-    return max(1, min(MOST_BYTES // max(1, facts.chunk_bytes), MOST_CHUNKS))
+    return max(1, min(MOST_BYTES // max(1, facts.part_bytes), MOST_CHUNKS))
 
 
 # Reading
@@ -497,7 +497,7 @@ def read_series(version: Version, node: ArrayNode, axis: int, index: Sequence[in
         problem = f"{node.path} has {len(plan.dimensions)} dimensions, counted from 0; not {axis}"
         raise NotDrawableError(problem)
     facts = facts_of(node)
-    length, chunk = facts.shape[axis], facts.largest_chunk[axis]
+    length, chunk = facts.shape[axis], facts.part_shape[axis]
     most, needed = _most_chunks(facts), ceil(length / chunk)
     stride = max(1, ceil(length / (2 * MOST_PIXELS)))
     if needed > most:
@@ -543,24 +543,38 @@ def shown_figures(node: ArrayNode, figures: Statistics) -> list[tuple[str, str]]
 
 
 _SAMPLE_CHUNKS: Final = 16
+_MOST_EXACT_VALUES: Final = 1 << 22
+"""Figures of arrays with more values, or with more chunks than the next number, are of a sample."""
+_MOST_EXACT_CHUNKS: Final = 256
+
+
+def _sample(facts: ArrayFacts) -> tuple[list[tuple[slice, ...]], bool]:
+    """Return the parts of an array to compute with, and whether they are all."""
+    if facts.num_values <= _MOST_EXACT_VALUES and facts.grid_chunks <= _MOST_EXACT_CHUNKS:
+        return [tuple(slice(0, length) for length in facts.shape)], True
+    total = prod(facts.num_parts)
+    most = min(_SAMPLE_CHUNKS, _most_chunks(facts))
+    numbers = np.unique(np.linspace(0, total - 1, min(total, most)).astype(np.int64))
+    positions = [np.unravel_index(number, facts.num_parts) for number in numbers.tolist()]
+    parts = [
+        tuple(
+            slice(int(place) * part, min(length, (int(place) + 1) * part))
+            for place, part, length in zip(position, facts.part_shape, facts.shape, strict=True)
+        )
+        for position in positions
+    ]
+    return parts, len(parts) == total
 
 
 def read_statistics(version: Version, node: ArrayNode) -> Statistics:
     """Compute figures about an array: of all values if they are few, else of some chunks."""
     facts = facts_of(node)
     _check_numbers(facts, "to compute with")
-    chunks, total = facts.largest_chunk, facts.grid_chunks
-    most = min(_SAMPLE_CHUNKS, _most_chunks(facts))
-    numbers = np.unique(np.linspace(0, total - 1, min(total, most)).astype(np.int64))
+    parts, is_exact = _sample(facts)
     array, attributes = open_array(version, node.path), attributes_of(node)
     values, count, mean, squares = 0, 0, 0.0, 0.0
     least, greatest = np.inf, -np.inf
-    for number in numbers.tolist():
-        position = np.unravel_index(number, facts.num_chunks) if facts.shape else ()
-        selection = tuple(
-            slice(int(p) * c, min(n, (int(p) + 1) * c))
-            for p, c, n in zip(position, chunks, facts.shape, strict=True)
-        )
+    for selection in parts:
         part = _unpacked(np.asarray(array[selection]), attributes, facts.fill_value)
         finite = part[np.isfinite(part)]
         values += part.size
@@ -573,7 +587,7 @@ def read_statistics(version: Version, node: ArrayNode) -> Statistics:
         mean += shift * weight
         count += finite.size
         least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
-    is_exact, missing = len(numbers) == total, values - count
+    missing = values - count
     if not count:
         return Statistics(is_exact, values, missing, None, None, None, None)
     deviation = (squares / count) ** 0.5

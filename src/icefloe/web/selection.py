@@ -19,7 +19,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.nodes import ArrayNode
 from icefloe.pipeline.files.times import date_moment
 from icefloe.records import Record
-from icefloe.web.nodes import document_of
+from icefloe.web.nodes import document_of, inner_shape_of, lengths_in
 from icefloe.web.pictures import MOST_BYTES, MOST_CHUNKS, Dimension
 
 INDEX: Final = "i."
@@ -420,31 +420,15 @@ def storage_grid(node: ArrayNode, open_array: Callable[[], zarr.Array[Any]]) -> 
 
 def reading_grid(node: ArrayNode, array: zarr.Array[Any]) -> Grid:
     """Return the chunks that are decoded whole: those within a shard, if there are shards."""
-    document = document_of(node)
-    codecs = document.get("codecs")
-    if isinstance(codecs, list):
-        for codec in codecs:
-            if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
-                inner = _lengths(codec.get("configuration"), len(node.array.shape))
-                if inner is not None:
-                    return Grid(inner)
-    return storage_grid(node, lambda: array)
+    inner = inner_shape_of(document_of(node), len(node.array.shape))
+    return storage_grid(node, lambda: array) if inner is None else Grid(inner)
 
 
 def _regular(document: Mapping[str, Any], dimensions: int) -> tuple[int, ...] | None:
     grid = document.get("chunk_grid")
     if not isinstance(grid, dict) or grid.get("name") != "regular":
         return None
-    return _lengths(grid.get("configuration"), dimensions)
-
-
-def _lengths(configuration: object, dimensions: int) -> tuple[int, ...] | None:
-    lengths = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
-    if not isinstance(lengths, list) or len(lengths) != dimensions:
-        return None
-    if not all(isinstance(length, int) and length > 0 for length in lengths):
-        return None
-    return tuple(lengths)
+    return lengths_in(grid.get("configuration"), dimensions)
 
 
 class ReadCost(Record):
