@@ -7,7 +7,7 @@ from http import HTTPStatus
 import numpy as np
 import pytest
 import zarr
-from playwright.sync_api import Browser, Page, Response, ViewportSize, expect
+from playwright.sync_api import Browser, Page, Response, Route, ViewportSize, expect
 
 import icefloe
 from icefloe.web.versions import Viewed
@@ -276,6 +276,37 @@ def test_a_browser_whose_language_nobody_knows(browser: Browser, address: str) -
     page = context.new_page()
     open_picture(page, "/node/line")
     expect(page.locator(".canvas .uplot canvas")).to_be_visible()
+    context.close()
+
+
+def test_what_takes_longer_says_so(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address, locale="en-US")
+    page = context.new_page()
+    open_picture(page, "/node/t2m")
+    held: list[Route] = []
+    slow = re.compile("/picture/|/fragment/")
+    context.route(slow, lambda route: held.append(route))  # noqa: PLW0108
+
+    def release() -> None:
+        for route in held:
+            route.continue_()
+        held.clear()
+
+    status = page.locator(".picture .status")
+    page.locator("input[type=range]").fill("3")
+    expect(status).to_have_text("Reading …")
+    release()
+    expect(status).to_contain_text("K")
+    page.goto("/node/line")
+    chunks = page.locator("#chunks")
+    chunks.scroll_into_view_if_needed()
+    target = chunks.locator(".target")
+    expect(target.get_by_text("Count")).to_be_hidden()
+    content = "(element) => getComputedStyle(element, '::after').content"
+    assert target.evaluate(content) == '"Reading …"'
+    release()
+    expect(chunks.locator("canvas[data-grid]")).to_be_visible()
+    assert target.evaluate(content) == "none"
     context.close()
 
 

@@ -206,6 +206,20 @@ def test_odd_metadata_is_no_failure(viewed: Viewed) -> None:
         assert isinstance(facts_of(odd).codecs, tuple)
 
 
+@pytest.mark.parametrize(
+    ("shape", "drawn"),
+    [((20, 30, 3), "ab"), ((2, 20, 30), "bc"), ((20, 3, 3), "bc"), ((20, 2, 30, 4), "ac")],
+)
+def test_a_few_bands_are_not_drawn_beside_each_other(shape: tuple[int, ...], drawn: str) -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    names = "abcd"[: len(shape)]
+    with repository.transaction("main", message="data") as store:
+        zarr.create_array(store, name="a", shape=shape, dtype="u1", dimension_names=names)
+    with TestClient(create_site(Viewed(repository, "x", "x")), "http://localhost") as client:
+        axes = picture(client, "/picture/a")[0]["axes"]
+    assert axes["rows"]["name"] + axes["columns"]["name"] == drawn
+
+
 def test_a_large_shard_is_read_in_parts() -> None:
     repository = icefloe.Repository.create(icefloe.in_memory_storage())
     parts = np.add.outer(np.arange(32), np.arange(32)).astype("f4")

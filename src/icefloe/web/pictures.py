@@ -44,6 +44,8 @@ _REGULAR: Final = 0.01
 _MOST_LABELS: Final = 7
 """At most this many labels are below an axis, or beside it."""
 _FEWEST_LABELS: Final = 3
+_MOST_BANDS: Final = 4
+"""A dimension with so few steps, such as colours or bounds, is not drawn if two others are longer."""
 _EPOCH: Final = "microseconds since 1970-01-01"
 _ANGLES: Final = (15.0, 30.0, 45.0, 60.0, 90.0)
 """Round numbers of degrees."""
@@ -256,6 +258,9 @@ def _choose_axes(
         if rows in long and columns in long:
             is_regular = dimensions[rows].is_regular and dimensions[columns].is_regular
             return (PictureKind.MAP if is_regular else PictureKind.IMAGE), rows, columns
+    wide = [number for number in long if dimensions[number].length > _MOST_BANDS]
+    if len(wide) >= 2:
+        long = wide
     if len(long) >= 2:
         return PictureKind.IMAGE, long[-2], long[-1]
     return PictureKind.LINE, None, long[0] if long else len(dimensions) - 1

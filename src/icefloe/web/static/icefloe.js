@@ -283,6 +283,8 @@
     async load() {
       this.request?.abort();
       this.request = new AbortController();
+      clearTimeout(this.slow);
+      this.slow = setTimeout(() => { this.status.textContent = "Reading …"; }, 250);
       const begun = performance.now();
       try {
         const picture = await readPicture(this.url(this.element.dataset.picture), this.request.signal);
@@ -290,9 +292,12 @@
         this.values = picture.values;
         this.table = picture.header.rounding ? picture.table : null;
       } catch (error) {
-        if (error.name !== "AbortError") this.status.textContent = error.message;
+        if (error.name === "AbortError") return;
+        clearTimeout(this.slow);
+        this.status.textContent = error.message;
         return;
       }
+      clearTimeout(this.slow);
       for (const slider of this.element.querySelectorAll("input[type=range]")) {
         const { label } = this.header.index[Number(slider.dataset.axis)];
         slider.nextElementSibling.textContent = label;
@@ -306,7 +311,8 @@
     }
 
     describe() {
-      const { range, note } = this.header;
+      const { kind, range, note } = this.header;
+      if (kind === "value") return note;
       const missing = range && range.missing ? `, ${range.missing.toLocaleString("en")} missing` : "";
       const text = range ? `${textOf(this.header, range.min)} to ${fullText(this.header, range.max)}${missing}.` : "All values are missing.";
       return `${text} ${note}`.trim();
@@ -517,7 +523,7 @@
         const text = this.header.times ? textOf(this.header, value).slice(0, 16) : tick(value);
         context.fillText(text, left + 18, y + ((high - value) / (high - low)) * height + 4);
       }
-      context.fillText(this.header.units.slice(0, 12), left, y + height + 16);
+      context.fillText(this.header.units.slice(0, 12), left, y + height + 32);
     }
 
     point(event) {
