@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import httpx2 as httpx
 import numpy as np
 import obstore.exceptions
 import pytest
@@ -38,6 +39,7 @@ from tests.service.client_world import CHUNK, LENGTH, World, bucket_at, check_cu
 from tests.support.desk import root_of
 from tests.support.proxy import LoseResponse, cutting_proxy
 from tests.support.servers import VENDOR, S3Endpoint
+from tests.support.viewing import address_in, viewing
 
 pytestmark = pytest.mark.server
 
@@ -441,6 +443,20 @@ def test_a_dataset_is_opened_by_url(here: World, monkeypatch: pytest.MonkeyPatch
         xarray.open_dataset(url, engine="icefloe", authorize_virtual_chunk_access={})
     with pytest.raises(icefloe.InvalidInputError, match="get_repo"):
         icefloe.storage_from_url(url)
+
+
+def test_a_repository_is_viewed_by_its_name(here: World) -> None:
+    here.share_everything()
+    values = make_cube(here)
+    variables = {"ICEFLOE_TOKEN": here.desk.tokens["cid"], "ICEFLOE_SERVICE": here.desk.url}
+    with viewing("lab/sst", "--no-browser", environment=variables) as line:
+        address = address_in(line)
+        page = httpx.get(address, trust_env=False, timeout=60).text
+        assert "client.get_repo(&#34;lab/sst&#34;)" in page
+        assert here.desk.tokens["cid"] not in page
+        for name, expected in (("native", values + 1), ("tapes", values * 2)):
+            data = httpx.get(f"{address}api/v1/data/{name}", trust_env=False, timeout=60).json()
+            np.testing.assert_array_equal(data["variables"][name]["values"], expected)
 
 
 # Logging in

@@ -1,6 +1,7 @@
 """`icefloe view`: look at a repository in a browser."""
 
 from pathlib import PurePosixPath
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -44,6 +45,8 @@ def view(
 
     Example: icefloe view ./cube
     """
+    import webbrowser
+
     from icefloe.web.origins import parse_origin
     from icefloe.web.server import serve
     from icefloe.web.versions import Viewed
@@ -56,9 +59,8 @@ def view(
     def announce(address: str) -> None:
         echo(f"{url} is shown at {address} until you press Ctrl-C")
         if browser:
-            import webbrowser
-
-            webbrowser.open(address)
+            # A browser in the terminal stays there, and waits for the server that starts after this.
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     lasting = lasting_url(url, anonymous=anonymous)
     serve(Viewed(repository, name, lasting), announce, port=port, allow_origins=origins)
