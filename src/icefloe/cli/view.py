@@ -59,7 +59,7 @@ def view(
     def announce(address: str) -> None:
         echo(f"{url} is shown at {address} until you press Ctrl-C")
         if browser:
-            # A browser in the terminal stays there, and waits for the server that starts after this.
+            # A browser in the terminal stays there, and waits for the server, which starts later.
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     lasting = lasting_url(url, anonymous=anonymous)

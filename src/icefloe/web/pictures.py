@@ -45,7 +45,7 @@ _MOST_LABELS: Final = 7
 """At most this many labels are below an axis, or beside it."""
 _FEWEST_LABELS: Final = 3
 _MOST_BANDS: Final = 4
-"""A dimension with so few steps, such as colours or bounds, is not drawn if two others are longer."""
+"""Dimensions with so few steps, as of colours or bounds, are not drawn if two others are longer."""
 _EPOCH: Final = "microseconds since 1970-01-01"
 _ANGLES: Final = (15.0, 30.0, 45.0, 60.0, 90.0)
 """Round numbers of degrees."""
