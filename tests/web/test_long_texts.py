@@ -7,11 +7,14 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 import zarr
+from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 import icefloe
 from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
+from tests.support.chromium import chromium
+from tests.web.conftest import served
 
 LONG = "x" * 1_000_000
 HOSTILE = '<script>alert(1)</script>\u202eevil" onload="x\n2'
@@ -99,6 +102,30 @@ def test_nothing_about_an_array_is_endless(client: TestClient, page: str, name: 
     answer = client.get(page.format(name=name))
     assert answer.status_code == (422 if "9,9,9" in page else 200)
     check(answer)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_pages_stay_as_wide_as_the_window(repository: icefloe.Repository) -> None:
+    arrays = ("units", "long_name", "dimensions", "others", "attributes")
+    paths = [page for page in PAGES if "{" not in page] + [f"/node/{name}" for name in arrays]
+    with served(Viewed(repository, "long", "long")) as root, chromium() as browser:
+        page = browser.new_page(base_url=root, locale="en-US")
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        for path in paths:
+            for width in (1100, 390):
+                page.set_viewport_size({"width": width, "height": 800})
+                page.goto(path)
+                if path.startswith("/node/"):
+                    expect(page.locator(".picture")).to_have_attribute("data-ready", "true")
+                    page.locator("#chunks").scroll_into_view_if_needed()
+                    expect(page.locator("#chunks canvas")).to_be_visible()
+                wide = page.evaluate("() => document.documentElement.scrollWidth")
+                assert wide <= width, path
+                assert "\u202e" not in page.evaluate("() => document.body.innerText")
+        assert problems == []
 
 
 def test_a_text_as_fill_value_is_cut(client: TestClient) -> None:

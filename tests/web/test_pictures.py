@@ -241,7 +241,7 @@ def test_a_large_shard_is_read_in_parts() -> None:
         np.testing.assert_array_equal(values[0, ::32], parts[1])
         text = client.get("/fragment/statistics/a").text
         assert "<strong>Sampled</strong>: 1,048,576 values from chunks across the array" in text
-        assert "<td>62</td>" in text  # that of the last part
+        assert ">62</td>" in text  # that of the last part
         assert "1,024 of 4,194,304 chunks" in picture(client, "/picture/many")[0]["note"]
 
 

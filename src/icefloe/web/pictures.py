@@ -532,7 +532,7 @@ class Statistics(Record):
 
 def shown_figures(node: ArrayNode, figures: Statistics) -> list[tuple[str, str]]:
     """Return the names and the texts of figures, times as dates."""
-    scale, units = TimeScale.of(node), _text(attributes_of(node), "units")
+    scale, units = TimeScale.of(node), facts_of(node).units
 
     def plain(number: float) -> str:
         return f"{number:.6g} {units}".strip()
