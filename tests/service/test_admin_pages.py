@@ -693,6 +693,7 @@ def test_a_listing_of_a_part_is_made_and_changed(desk: Desk) -> None:
     eve.send(f"{path}/part/edit", **again)
     assert replace(stored(), version=1, terms="") == replace(made, terms="")
     assert stored().terms.split() == terms.split()
+    assert eve.open("/listings/archive/part").text.count("word") == 1000  # terms are shown whole
     stale = eve.send(f"{path}/part/edit", **again, version="1")
     assert stale.status_code == 412
     eve.open(f"{path}/part/edit")
