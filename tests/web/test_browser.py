@@ -279,6 +279,28 @@ def test_a_browser_whose_language_nobody_knows(browser: Browser, address: str) -
     context.close()
 
 
+def test_a_part_of_a_large_array_is_chosen(browser: Browser) -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repository.transaction("main", message="data") as store:
+        large = zarr.create_array(
+            store, name="large", shape=(100_000, 100_000), chunks=(1000, 1000), dtype="u1"
+        )
+        large[:1000, -1000:] = 7
+    with served(Viewed(repository, "x", "x")) as root:
+        page = browser.new_page(base_url=root, locale="en-US")
+        open_picture(page, "/node/large")
+        status = page.locator(".picture .status")
+        expect(status).to_have_text("0 to 0. A part of the array: 49 of 10,000 chunks.")
+        down, right = (page.get_by_label(f"Part around dim_{axis}") for axis in (0, 1))
+        expect(down).to_have_value("50000")
+        down.fill("0")
+        expect(down.locator("+ output")).to_have_text("0")
+        right.focus()
+        page.keyboard.press("End")
+        expect(status).to_contain_text("0 to 7.")
+        page.close()
+
+
 def test_what_takes_longer_says_so(browser: Browser, address: str) -> None:
     context = browser.new_context(base_url=address, locale="en-US")
     page = context.new_page()

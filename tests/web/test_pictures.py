@@ -159,24 +159,38 @@ def facts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> ArrayFacts:
 
 
 def test_a_large_plane_is_shown_in_part() -> None:
-    window, note = _fit(facts((100_000, 100_000), (1000, 1000)), [0, 1])
+    window, in_part, note = _fit(facts((100_000, 100_000), (1000, 1000)), [0, 1], [0, 0])
+    assert in_part == (0, 1)
     chunks = 1
     for part in window:
         chunks *= (part.stop - part.start) // 1000
         assert (part.stop - part.start) / part.step <= 512
     assert 4_000_000 * chunks <= MOST_BYTES
-    assert note == f"The middle of the array: {chunks} of 10,000 chunks."
+    assert note == f"A part of the array: {chunks} of 10,000 chunks."
+
+
+@pytest.mark.parametrize(
+    ("step", "start"),
+    [(0, 0), (49_999, 46_000), (50_000, 47_000), (80_500, 77_000), (99_999, 93_000)],
+)
+def test_a_part_is_around_a_step(step: int, start: int) -> None:
+    array = facts((100_000, 1000), (1000, 1000))
+    window, in_part, note = _fit(replace(array, data_type="float64"), [0, 1], [step, 0])
+    assert (window[0].start, window[0].stop) == (start, start + 7000)
+    assert (window[1].start, window[1].stop) == (0, 1000)
+    assert in_part == (0,)
+    assert note
 
 
 def test_many_small_chunks_are_shown_in_part() -> None:
-    window, note = _fit(facts((100_000, 100_000), (10, 10)), [0, 1])
+    window, _, note = _fit(facts((100_000, 100_000), (10, 10)), [0, 1], [0, 0])
     assert np.prod([(part.stop - part.start) // 10 for part in window]) <= MOST_CHUNKS
     assert note
 
 
 def test_a_chunk_that_is_too_large_is_not_read() -> None:
     with pytest.raises(NotDrawableError, match="a chunk has 3814 MiB"):
-        _fit(facts((100_000, 100_000), (100_000, 10_000)), [0, 1])
+        _fit(facts((100_000, 100_000), (100_000, 10_000)), [0, 1], [0, 0])
 
 
 def test_a_plan_takes_latitude_and_longitude_for_the_map(viewed: Viewed) -> None:
@@ -233,7 +247,7 @@ def test_a_large_shard_is_read_in_parts() -> None:
     with TestClient(create_site(Viewed(repository, "x", "x")), "http://localhost") as client:
         header, values = picture(client, "/picture/a")
         assert "8192 × 8192, in parts of 256 × 256" in client.get("/node/a").text
-        assert header["note"] == "The middle of the array: 256 of 1,024 chunks."
+        assert header["note"] == "A part of the array: 256 of 1,024 chunks."
         assert values.shape == (512, 512)
         np.testing.assert_array_equal(values[::32, ::32], parts[8:24, 8:24])
         header, values = picture(client, "/series/a?index=300,0&along=1")

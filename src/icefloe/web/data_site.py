@@ -253,7 +253,8 @@ def _decode(request: Request, form: Format) -> bool:
 def _usual_range(version: Version, opened: tiles.TileArray) -> str:
     """Return the range of a coarse picture of the same steps, without outliers."""
     index = [int(axis.steps[0]) for axis in opened.selection]
-    index[opened.latitude] = index[opened.longitude] = 0
+    for axis in (opened.latitude, opened.longitude):
+        index[axis] = opened.node.array.shape[axis] // 2
     plan = pictures.make_plan(version, opened.node, index)
     found = pictures.read_picture(version, opened.node, plan).header["range"]
     least, greatest = (found["low"], found["high"]) if found else (0.0, 1.0)

@@ -99,7 +99,7 @@ def plan_difference(comparison: ArrayComparison, index: Sequence[int] | None = N
         stop = (int(common[:, axis].max()) + 1) * chunk_shape[axis]
         stop = min(stop, comparison.new.array.shape[axis])
         window[axis] = slice(start, stop, max(1, ceil((stop - start) / MOST_PIXELS)))
-    return replace(plan, index=tuple(steps), window=tuple(window), note="")
+    return replace(plan, index=tuple(steps), window=tuple(window), in_part=(), note="")
 
 
 def read_difference(comparison: ArrayComparison, index: Sequence[int] | None = None) -> Picture:

@@ -95,9 +95,11 @@ class Plan(Record, eq=False):
     columns: int | None
     """The dimension drawn to the right; None for a value."""
     index: tuple[int, ...]
-    """The step along each dimension; that along a drawn one does not count."""
+    """The step along each dimension; along a drawn one, it is near the middle of what is read."""
     window: tuple[slice, ...]
     """The part of each dimension that is read, with the stride."""
+    in_part: tuple[int, ...] = ()
+    """The drawn dimensions of which only a part is read."""
     note: str = ""
     """How the picture differs from the whole plane; empty if it does not."""
 
@@ -222,11 +224,15 @@ def _role(name: str, attributes: Mapping[str, Any]) -> str:
 def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = None) -> Plan:
     """Decide how an array is drawn; raise `NotDrawableError` if it cannot be.
 
-    `index` has a step for each dimension; those of drawn dimensions do not count.
+    `index` has a step for each dimension. Where an array is too large to be drawn whole, those of
+    the drawn dimensions are in the part that is drawn; without an index, it is the middle.
     """
     facts, dimensions = facts_of(node), dimensions_of(version, node)
     _check_numbers(facts, "to draw")
-    steps = tuple(index) if index is not None else (0,) * len(dimensions)
+    kind, rows, columns = _choose_axes(dimensions)
+    drawn = [axis for axis in (rows, columns) if axis is not None]
+    middle = (d.length // 2 if axis in drawn else 0 for axis, d in enumerate(dimensions))
+    steps = tuple(index if index is not None else middle)
     if len(steps) != len(dimensions):
         problem = f"{node.path} has {len(dimensions)} dimensions, the index has {len(steps)}"
         raise NotDrawableError(problem)
@@ -234,9 +240,8 @@ def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = N
         if not 0 <= step < dimension.length:
             problem = f"{dimension.name} has the steps 0 to {dimension.length - 1}, not {step}"
             raise NotDrawableError(problem)
-    kind, rows, columns = _choose_axes(dimensions)
-    window, note = _fit(facts, [axis for axis in (rows, columns) if axis is not None])
-    return Plan(kind, dimensions, rows, columns, steps, window, note)
+    window, in_part, note = _fit(facts, drawn, steps)
+    return Plan(kind, dimensions, rows, columns, steps, window, in_part, note)
 
 
 def _check_numbers(facts: ArrayFacts, purpose: str) -> None:
@@ -266,8 +271,13 @@ def _choose_axes(
     return PictureKind.LINE, None, long[0] if long else len(dimensions) - 1
 
 
-def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], str]:
-    """Return the part of the drawn dimensions that a picture may read, and what it leaves out."""
+def _fit(
+    facts: ArrayFacts, drawn: Sequence[int], steps: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[int, ...], str]:
+    """Return what a picture may read, the dimensions that it shows in part, and a note about it.
+
+    Each part is that around the step along its dimension.
+    """
     chunks = facts.part_shape
     counts = [ceil(facts.shape[axis] / chunks[axis]) for axis in drawn]
     most = _most_chunks(facts)
@@ -276,16 +286,20 @@ def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], st
         longest = counts.index(max(counts))
         counts[longest] = ceil(counts[longest] / 2)
     window = [slice(0, length) for length in facts.shape]
+    in_part = []
     for axis, count in zip(drawn, counts, strict=True):
         all_chunks = ceil(facts.shape[axis] / chunks[axis])
-        first = (all_chunks - count) // 2  # the middle, where most arrays are interesting
+        if count < all_chunks:
+            in_part.append(axis)
+        first = round((steps[axis] + 0.5) / chunks[axis] - count / 2)
+        first = max(0, min(first, all_chunks - count))
         start = first * chunks[axis]
         stop = min(facts.shape[axis], (first + count) * chunks[axis])
         window[axis] = slice(start, stop, max(1, ceil((stop - start) / MOST_PIXELS)))
     note = ""
     if prod(counts) < whole:
-        note = f"The middle of the array: {prod(counts):,} of {whole:,} chunks."
-    return tuple(window), note
+        note = f"A part of the array: {prod(counts):,} of {whole:,} chunks."
+    return tuple(window), tuple(in_part), note
 
 
 def _most_chunks(facts: ArrayFacts) -> int:
@@ -510,7 +524,7 @@ def read_series(version: Version, node: ArrayNode, axis: int, index: Sequence[in
     note = "" if stride == 1 else f"Every {stride:,}th step of {length:,}."
     window = list(plan.window)
     window[axis] = slice(0, length, stride)
-    line = Plan(PictureKind.LINE, plan.dimensions, None, axis, plan.index, tuple(window), note)
+    line = Plan(PictureKind.LINE, plan.dimensions, None, axis, plan.index, tuple(window), (), note)
     return read_picture(version, node, line)
 
 

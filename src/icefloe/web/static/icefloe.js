@@ -251,7 +251,8 @@
       this.cursor = null;
       for (const slider of element.querySelectorAll("input[type=range]")) {
         this.index[Number(slider.dataset.axis)] = Number(slider.value);
-        slider.addEventListener("input", () => {
+        // A part of a large array is read when the slider rests.
+        slider.addEventListener("part" in slider.dataset ? "change" : "input", () => {
           this.index[Number(slider.dataset.axis)] = Number(slider.value);
           clearTimeout(this.timer);
           this.timer = setTimeout(() => this.load(), 60);
