@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 PAGES = [
     "/",
+    "/?search=a",
     "/node/t2m",
     "/node/image",
     "/node/line",

@@ -11,6 +11,7 @@ import zarr
 from starlette.testclient import TestClient
 
 import icefloe
+from icefloe.web import nodes
 from icefloe.web.site import create_site
 from icefloe.web.versions import Viewed
 from tests.web.conftest import HOSTILE
@@ -59,6 +60,36 @@ def test_the_root_lists_groups_and_arrays(client: httpx.Client) -> None:
     assert "time: 20" in text
     assert "degrees_north" in text
     assert 'import xarray as xr\n\nds = xr.open_dataset(\n    "./cube",\n' in html.unescape(text)
+
+
+def test_nodes_are_found_in_all_groups(client: httpx.Client) -> None:
+    text = client.get("/?search=SPARS").text
+    assert "1 node." in text
+    assert 'href="/node/ocean/sparse">ocean/sparse</a>' in text
+    assert ">t2m</a>" not in text
+    below = client.get("/node/ocean?search=r").text
+    assert "2 nodes." in below
+    assert 'href="/node/ocean/sparse">sparse</a>' in below
+    assert 'href="/node/ocean/virtual">virtual</a>' in below
+    group = client.get("/?search=ocean&version=v1").text
+    assert "3 nodes." in group
+    assert 'href="/node/ocean?version=v1">ocean/</a>' in group
+    nothing = client.get("/", params={"search": "<script>x"}).text
+    assert "0 nodes." in nothing
+    assert "empty" not in nothing
+    assert "<script>x" not in nothing
+
+
+def test_a_long_list_of_nodes_is_cut(monkeypatch: pytest.MonkeyPatch, client: httpx.Client) -> None:
+    monkeypatch.setattr(nodes, "MOST_CHILDREN", 3)
+
+    def names(path: str) -> list[str]:
+        return re.findall(r'<tr><th scope="row"><a[^>]*>([^<]*)</a>', client.get(path).text)
+
+    assert "of which these are the first 3." in client.get("/?search=e").text
+    assert len(names("/?search=e")) == 3
+    assert len(names("/")) == 3
+    assert not set(names("/")) & set(names(f"/?after={names('/')[-1]}"))
 
 
 def test_hostile_texts_stay_text(client: httpx.Client, repository: icefloe.Repository) -> None:

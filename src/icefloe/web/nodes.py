@@ -86,8 +86,8 @@ class NodeRow(Record):
     name: str
     facts: ArrayFacts | None
     """None for a group."""
-    below: int = 0
-    """The number of nodes below a group."""
+    below: int | None = None
+    """The number of nodes below a group; None if nobody counted."""
 
 
 class NodePage(Record):
@@ -95,7 +95,7 @@ class NodePage(Record):
 
     rows: tuple[NodeRow, ...]
     total: int
-    next: str | None
+    next: str | None = None
     """The name after which the next page begins."""
 
 
@@ -187,6 +187,25 @@ def children(version: Version, path: str, after: str | None = None) -> NodePage:
         rows.append(NodeRow(node.path, name, facts, counts[name]))
     last = chosen[-1] if chosen and chosen[-1] != names[-1] else None
     return NodePage(tuple(rows), len(names), last)
+
+
+def search(version: Version, path: str, text: str) -> NodePage:
+    """Return the nodes below a group whose paths from there contain a text in any case.
+
+    A page has at most `MOST_CHILDREN` of them, and there is no next page.
+    """
+    prefix, wanted = path.rstrip("/") + "/", text.casefold()
+    found = sorted(
+        node_path
+        for node_path in version.state.tree.paths_below(path)
+        if wanted in node_path[len(prefix) :].casefold() and len(node_path) > len(prefix)
+    )
+    rows = []
+    for node_path in found[:MOST_CHILDREN]:
+        node = find_node(version, node_path)
+        facts = facts_of(node) if isinstance(node, ArrayNode) else None
+        rows.append(NodeRow(node_path, node_path[len(prefix) :], facts))
+    return NodePage(tuple(rows), len(found))
 
 
 def largest_array(version: Version, page: NodePage) -> ArrayNode | None:

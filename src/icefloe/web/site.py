@@ -179,8 +179,12 @@ class Site:
                 recipes=recipes_of(self._viewed, version, path, root_address(request), node),
                 **common,
             )
-        after = request.query_params.get("after")
-        listing = nodes.children(version, path, after)
+        wanted = request.query_params.get("search", "").strip()
+        listing = (
+            nodes.search(version, path, wanted)
+            if wanted
+            else nodes.children(version, path, request.query_params.get("after"))
+        )
         table = nodes.largest_array(version, listing)
         readme = next((attributes[key] for key in _README_KEYS if attributes.get(key)), None)
         return self._page(
@@ -188,6 +192,8 @@ class Site:
             version,
             "group.html",
             listing=listing,
+            search=wanted,
+            most=nodes.MOST_CHILDREN,
             recipes=recipes_of(self._viewed, version, path, root_address(request), table),
             readme=_readme(readme) if isinstance(readme, str) else None,
             **common,
