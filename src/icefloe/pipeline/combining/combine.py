@@ -40,6 +40,7 @@ from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
+from icefloe.reports import counted
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
@@ -208,6 +209,10 @@ class Combined(Record):
     """By dimension, in the whole dataset."""
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    """By dimension, how many steps come before those that were there, which move by as many."""
+    by_values: bool = True
+    """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """By path, the numbers of the files of its family that do not have the array."""
 
@@ -297,6 +302,10 @@ def combine(
         *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),
         *grids.notes,
         *common.notes,
+        *(
+            f"{counted(steps, 'step')} along {name!r} came before the first one"
+            for name, steps in placed.ahead.items()
+        ),
         *_notes_of_parsers([files[number] for number in left]),
     )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
@@ -334,6 +343,8 @@ def combine(
         starts=placed.starts,
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
+        ahead=placed.ahead,
+        by_values=options.by == "coordinates",
         lacking=_lacking(files, used, placed),
     )
 
@@ -444,7 +455,7 @@ def _unaligned(
     existing: Existing | None,
 ) -> dict[int, Misfit]:
     """Find files that would not begin and end with a chunk."""
-    misfits: dict[int, Misfit] = {}
+    misfits = {} if existing is None else _immovable(files, placed, existing)
     for path in families.paths:
         _, schema, numbers = _holders(files, families, placed, path)
         if not numbers or _is_native(files, numbers, schema):
@@ -460,6 +471,29 @@ def _unaligned(
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
                 misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+    return misfits
+
+
+def _immovable(
+    files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
+) -> dict[int, Misfit]:
+    """Find files before the first step that would move what is there by a part of a chunk."""
+    misfits: dict[int, Misfit] = {}
+    for array in existing.schema.arrays:
+        if array.path in existing.values:
+            continue
+        for axis, name in enumerate(array.dimensions):
+            ahead, chunk = placed.ahead.get(name, 0), array.chunks[axis]
+            if chunk == ANY_CHUNK or not ahead % chunk:
+                continue
+            text = (
+                f"{array.path}: the {counted(ahead, 'step')} along {name!r} before the first one do"
+                f" not fill chunks of {chunk}, so what is there cannot move"
+            )
+            for number in placed.files:
+                if placed.starts[name][placed.row(number)] < ahead:
+                    misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
+                    misfits.setdefault(number, misfit)
     return misfits
 
 
@@ -528,9 +562,11 @@ def _native_values(
         [(_, name), *_] = _growing(schema, placed)
         target = _units_of(files, numbers, path, existing)
         runs: dict[int, NDArray[Any]] = {}
-        for number in numbers:
-            loaded = files[number].values[path]
-            runs[int(placed.starts[name][placed.row(number)])] = _in_units(loaded, target)
+        for number in placed.files:  # also of other families, which may have other steps
+            loaded = files[number].values.get(path)
+            if loaded is not None:
+                start = int(placed.starts[name][placed.row(number)])
+                runs.setdefault(start, _in_units(loaded, target))
         native[path] = sorted(runs.items(), key=lambda run: run[0])
         if path == placed.coordinates.get(name):
             native[path] += placed.filled(name, target)

@@ -408,6 +408,8 @@ class Wave(Record, kw_only=True):
     """Of the commit, unless the caller has one; `{chunks}` stands for the number of new chunks."""
     metadata: Mapping[str, Any]
     worker_context: WorkerContext[Any]
+    finish: Callable[[], None] | None = None
+    """Change what is linked, in the session."""
     require_openable: Callable[[], tuple[str, ...]]
     """Raise if the linked arrays cannot be opened; return notes for the report."""
 
@@ -465,6 +467,8 @@ class Job:
             outcome.note(written)
             for array in wave.plan.arrays:
                 link_manifests(state, array.path, written.regions.get(array.number, []))
+            if wave.finish is not None:
+                wave.finish()
             notes = wave.require_openable()
             with self.watch.stage("commit", self.target.branch), outcome.deciding():
                 work = commit(

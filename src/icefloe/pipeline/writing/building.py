@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.effects import map_concurrently
+from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
@@ -34,6 +34,7 @@ from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
 from icefloe.transactions.external_manifests import build_region, plan_array
+from icefloe.transactions.rearrange import move_stored
 from icefloe.transactions.session import SessionState
 
 type CellBox = tuple[tuple[int, int], ...]
@@ -187,6 +188,32 @@ def _spans(
     return spans
 
 
+def make_room(
+    session: SessionState,
+    stored: SessionState,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    existing: Existing,
+) -> None:
+    """Move chunks behind the steps that come before the first one.
+
+    `stored` has the chunks as they were. Places of the files stay as they are.
+    """
+    targets = {array.path: array for array in combined.arrays}
+    for array in existing.schema.arrays:
+        steps = [combined.ahead.get(name, 0) for name in array.dimensions]
+        if array.path in existing.values or not any(steps):
+            continue
+        made = MadeArray.at(session, joined_path(group, array.path))
+        offset = [step // chunk for step, chunk in zip(steps, array.chunks, strict=True)]
+        taken = None
+        if stored is not session and array.path in targets:
+            spans = _spans(facts, combined, targets[array.path], made.grid)
+            taken = np.concatenate([cells_of(tuple(box)) for box in spans.tolist()])
+        run_blocking(move_stored(session, stored, made.path, offset, taken))
+
+
 def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
     """Count references along the first of the axes, as if no chunk of a box were missing."""
     if not len(spans):
@@ -313,7 +340,7 @@ def cut_into_waves(
     Files at the same place along the first dimension stay together, even if they have more.
     """
     name = options.concat[0]
-    reached = 0 if existing is None else existing.lengths[name]
+    reached = 0 if existing is None else existing.lengths[name] + combined.ahead.get(name, 0)
     waves = _rows_of_waves(facts, combined, name, most)
     for rows in waves:
         ends = [
