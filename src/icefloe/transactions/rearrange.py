@@ -194,7 +194,7 @@ async def move_stored(
     node = require_array(session, path)
     _require_regular(node)
     table = await _table_of(stored, require_array(stored, path))
-    moved = table.coordinates + np.array(_checked_offset(node, offset), np.int64)
+    moved = table.coordinates.astype(np.int64) + np.array(_checked_offset(node, offset), np.int64)
     landed = _relabelled(table, np.arange(len(table)), moved)
     kept = table.coordinates[:0] if taken is None else taken.astype(np.uint32)
     landed = landed.take(np.flatnonzero(~are_among(landed.coordinates, kept)))

@@ -194,7 +194,8 @@ def _place_around(
         else:
             refusals[number] = Refusal(
                 Kind.LATE,
-                "it lies between existing steps, where no room was left for it",
+                "it lies between existing steps, where no room was left for it: ingest all files"
+                " again, with gaps='leave'",
             )
     before = _without_overlaps(before, ranks, refusals)
     behind = _without_overlaps(behind, ranks, refusals)

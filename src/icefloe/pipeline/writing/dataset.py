@@ -182,9 +182,7 @@ def _lengthen_others(
         put_document(store, key, json.dumps(metadata).encode())
 
 
-def _move_values(
-    store: IcechunkStore, group: str, combined: Combined, existing: Existing
-) -> None:
+def _move_values(store: IcechunkStore, group: str, combined: Combined, existing: Existing) -> None:
     """Move the values of small arrays behind the steps that come before them."""
     for path, loaded in existing.values.items():
         ahead = combined.ahead.get(existing.schema.by_path[path].dimensions[0], 0)

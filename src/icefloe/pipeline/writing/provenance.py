@@ -380,7 +380,7 @@ def without_occupied(
     A file that changed takes its own place again, and no other: what it had elsewhere would go
     on pointing to the state that is gone.
     """
-    if record is None or existing is None or not combined.files:
+    if record is None or existing is None or not combined.arrays:
         return combined
     record = _moved_behind(record, steps_ahead(combined, options))
     refused = _refused(facts, combined, options, record)
