@@ -5,6 +5,7 @@ that `icefloe --help` and each command load only what they need.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -110,6 +111,20 @@ class LazyCommand(TyperCommand):
     ) -> Any:
         """Parse the arguments of the command, which then runs in place of this one."""
         return self.load().make_context(info_name, args, parent, **extra)
+
+
+class _Ingest(TyperGroup):
+    """The forms of an ingest; files without a form are answered with the forms that there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name."""
+        if args and self.get_command(ctx, args[0]) is None:
+            files = shlex.quote(printable(args[0]))
+            ctx.fail(
+                f"say in which form: `icefloe ingest virtual {files}` refers to the files where"
+                f" they are, `icefloe ingest native {files}` copies their values"
+            )
+        return super().resolve_command(ctx, args)
 
 
 COMMANDS: Final = (
@@ -319,7 +334,7 @@ COMMANDS: Final = (
         "copies:export",
         "Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.",
     ),
-    TyperGroup(
+    _Ingest(
         name="ingest",
         help="Turn archives of files into datasets.",
         no_args_is_help=True,

@@ -97,6 +97,13 @@ def test_commands_are_grouped_by_purpose() -> None:
     assert config.index("Settings of a repository show") < config.index("Names on this machine add")
 
 
+def test_an_ingest_without_its_form_is_told_of_both() -> None:
+    result = CliRunner().invoke(app, ["ingest", "a b/*.nc", "--repo", "x"], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    for form in ("virtual", "native"):
+        assert f"`icefloe ingest {form} 'a b/*.nc'`" in result.stderr
+
+
 def test_h_is_help_everywhere() -> None:
     groups = {name.rpartition(" ")[0] for name in COMMANDS}
     for name in groups:

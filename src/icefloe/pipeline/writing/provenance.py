@@ -29,6 +29,7 @@ from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
 from icefloe.pipeline.combining.report import Misfit
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.pipeline.files.facts import (
     FileFacts,
     Kind,
@@ -39,9 +40,6 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preproc
 from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
-
-RECORDS_GROUP: Final = "icefloe/sources"
-"""Below it are the records of all groups."""
 
 _UNKNOWN: Final = -1
 _TEXTS: Final = ("url", "etag", "variables", "further")
@@ -292,6 +290,10 @@ def options_from_json(
         ) from error
 
 
+def _named(group: str) -> str:
+    return f"group {group!r}" if group else "root group"
+
+
 def recorded_options(
     store: IcechunkStore, group: str, preprocess: Preprocess | None = None
 ) -> tuple[CombineOptions, ParseOptions]:
@@ -299,8 +301,9 @@ def recorded_options(
     record = read_record(store, group)
     if record is None:
         raise InvalidInputError(
-            f"the group {group!r} has no record of sources: give options (along which dimensions"
-            " are files joined?), or make it with virtualize",
+            f"the {_named(group)} has no record of sources, so that no files can be appended to it."
+            " Copies have none: copy all files again (overwrite), or write further steps with"
+            " xarray",
             ErrorKind.BAD_METADATA,
         )
     return options_from_json(record.options, preprocess)
