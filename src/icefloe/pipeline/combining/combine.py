@@ -477,7 +477,7 @@ def _unaligned(
 def _immovable(
     files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
 ) -> dict[int, Misfit]:
-    """Find files before the first step that would move what is there by a part of a chunk."""
+    """Find files before the first step that would move existing chunks by a part of a chunk."""
     misfits: dict[int, Misfit] = {}
     for array in existing.schema.arrays:
         if array.path in existing.values:
@@ -488,7 +488,7 @@ def _immovable(
                 continue
             text = (
                 f"{array.path}: the {counted(ahead, 'step')} along {name!r} before the first one do"
-                f" not fill chunks of {chunk}, so what is there cannot move"
+                f" not fill chunks of {chunk}, so existing chunks cannot move"
             )
             for number in placed.files:
                 if placed.starts[name][placed.row(number)] < ahead:

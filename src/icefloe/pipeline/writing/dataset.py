@@ -166,7 +166,7 @@ def write_metadata(
 def _lengthen_others(
     store: IcechunkStore, group: str, combined: Combined, existing: Existing
 ) -> None:
-    """Give arrays to which no file adds the lengths of the others, if coordinates place files."""
+    """Lengthen arrays to which no file adds like the others, if coordinates place files."""
     if not combined.by_values:
         return
     others = existing.schema.by_path.keys() - {array.path for array in combined.arrays}
