@@ -25,7 +25,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (
             r"open (?:it|the repository) with "
             + _CREDENTIALS
-            + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)",
+            + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)(?:, or in xarray with authorize=\['[^']*'\])?",
             r"give --authorize \1",
         ),
         (
