@@ -19,33 +19,38 @@ STEPS, CELLS = 2, 3
 """Of each file."""
 TIME = CombineOptions(("time",))
 BOTH = ("time", "x")
+CHUNKS = {"chunksizes": (STEPS, CELLS), "_FillValue": np.nan}
 
 
 def values_of(name: str, period: int, tile: int) -> Any:
     """Return values that tell from which file they are."""
-    first = 1000 * period + 10 * tile + (5 if name == "rain" else 0)
+    first = 1000 * period + 10 * tile + {"heat": 0, "rain": 5, "height": 7}[name]
     return first + np.arange(STEPS * CELLS, dtype="f8").reshape(STEPS, CELLS) / 100
 
 
 def write(folder: Path, name: str, period: int, tile: int = 0, shift: float = 0) -> str:
     path = folder / f"{name}_{period}_{tile}.nc"
     dataset = xarray.Dataset(
-        {name: (BOTH, values_of(name, period, tile) + shift)},
+        {
+            name: (BOTH, values_of(name, period, tile) + shift),
+            "height": (BOTH, values_of("height", period, tile)),
+        },
         {
             "time": ("time", np.arange(STEPS) + STEPS * period, {"units": "days since 2000-01-01"}),
             "x": np.arange(CELLS, dtype="f8") + CELLS * tile,
         },
     )
-    chunks = {name: {"chunksizes": (STEPS, CELLS), "_FillValue": np.nan}}
-    dataset.to_netcdf(path, engine="h5netcdf", encoding=chunks)
+    encoding: Any = dict.fromkeys((name, "height"), CHUNKS)
+    dataset.set_coords("height").to_netcdf(path, engine="h5netcdf", encoding=encoding)
     return str(path)
 
 
 def expected(files: set[tuple[str, int, int]], names: list[str]) -> dict[str, Any]:
-    """Return the whole dataset, with NaN where there is no file."""
+    """Return the whole dataset, with NaN where there is no file; all files have heights."""
     periods = sorted({period for _, period, _ in files})
     tiles = sorted({tile for _, _, tile in files})
     empty = np.full((STEPS, CELLS), np.nan)
+    files = files | {("height", period, tile) for _, period, tile in files}
     whole: dict[str, Any] = {
         name: np.block(
             [
@@ -56,7 +61,7 @@ def expected(files: set[tuple[str, int, int]], names: list[str]) -> dict[str, An
                 for period in periods
             ]
         )
-        for name in names
+        for name in (*names, "height")
     }
     whole["time"] = np.concatenate([np.arange(STEPS) + STEPS * period for period in periods])
     whole["x"] = np.concatenate([np.arange(CELLS) + CELLS * tile for tile in tiles])
@@ -175,10 +180,10 @@ def test_a_part_of_a_chunk_cannot_move(tmp_path: Path) -> None:
     icefloe.ingest(repository, later, TIME, engine="local")
     with xarray.open_dataset(write(tmp_path, "heat", 4), decode_times=False) as whole:
         half = str(tmp_path / "half.nc")
-        chunks = {"heat": {"chunksizes": (STEPS, CELLS), "_FillValue": np.nan}}
+        encoding: Any = dict.fromkeys(("heat", "height"), CHUNKS)
         long = xarray.concat([whole, whole.assign_coords(time=whole.time - 2)], "time")
         long.sortby("time").isel(time=slice(1, 4)).to_netcdf(
-            half, engine="h5netcdf", encoding=chunks, unlimited_dims=["time"]
+            half, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"]
         )
     before = repository.lookup_branch("main")
     with pytest.raises(MisfitsError, match="3 steps along 'time' before the first one") as caught:
@@ -193,8 +198,8 @@ def test_a_later_file_of_another_length_is_a_misfit(tmp_path: Path) -> None:
     urls = [write(tmp_path, "heat", period) for period in (2, 3)]
     with xarray.open_dataset(urls[0], decode_times=False) as dataset:
         short = dataset.load().isel(time=slice(1))
-    chunks = {"heat": {"chunksizes": (STEPS, CELLS), "_FillValue": np.nan}}
-    short.to_netcdf(urls[0], engine="h5netcdf", encoding=chunks, unlimited_dims=["time"])
+    encoding: Any = dict.fromkeys(("heat", "height"), CHUNKS)
+    short.to_netcdf(urls[0], engine="h5netcdf", encoding=encoding, unlimited_dims=["time"])
     with pytest.raises(MisfitsError) as caught:
         icefloe.append(repository, urls, engine="local")
     assert caught.value.report.counts() == {"unaligned": 1}
@@ -216,8 +221,8 @@ def test_coordinates_that_fall(tmp_path: Path) -> None:
     for url in urls:
         with xarray.open_dataset(url, decode_times=False) as dataset:
             falling = dataset.load().isel(time=slice(None, None, -1))
-        chunks = {"heat": {"chunksizes": (STEPS, CELLS), "_FillValue": np.nan}}
-        falling.to_netcdf(url, engine="h5netcdf", encoding=chunks)
+        encoding: Any = dict.fromkeys(("heat", "height"), CHUNKS)
+        falling.set_coords("height").to_netcdf(url, engine="h5netcdf", encoding=encoding)
     icefloe.ingest(repository, urls[1:3], TIME, engine="local")
     icefloe.append(repository, [urls[0], urls[3]], engine="local")
     whole = expected({("heat", period, 0) for period in range(4)}, ["heat"])

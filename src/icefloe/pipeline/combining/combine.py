@@ -56,8 +56,8 @@ class TargetArray(Record):
     """Axes along which files are joined, with the names of these dimensions."""
     is_native: bool
     """Whether its values are written as they are, instead of references."""
-    family: int
-    """The files it comes from."""
+    families: tuple[int, ...]
+    """The files it comes from; coordinates can be in files of several families."""
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -179,7 +179,7 @@ def promoted_target(
         fill_value="" if kind.kind == "U" else 0,
     )
     metadata = native_metadata(schema, (placed.lengths[name],), {})
-    return TargetArray(path, metadata, ((0, name),), is_native=True, family=0)
+    return TargetArray(path, metadata, ((0, name),), is_native=True, families=(0,))
 
 
 class Existing(Record):
@@ -214,7 +214,7 @@ class Combined(Record):
     by_values: bool = True
     """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """By path, the numbers of the files of its family that do not have the array."""
+    """By path, the numbers of the files of its families that do not have the array."""
 
     def placed_file(self, row: int, facts: Sequence[FileFacts]) -> PlacedFile:
         """Return a file by its row in `files`."""
@@ -235,9 +235,9 @@ class Combined(Record):
         rows = [
             row
             for row, (number, family) in enumerate(zip(self.files, self.families, strict=True))
-            if family == array.family and number not in lacking
+            if family in array.families and number not in lacking
         ]
-        if len(array.growing) == len(self.starts):
+        if len(array.growing) == len(self.starts) and len(array.families) == 1:
             return rows
         first: dict[tuple[int, ...], int] = {}
         for row in rows:
@@ -247,7 +247,8 @@ class Combined(Record):
 
     def givers(self, array: TargetArray) -> frozenset[int] | None:
         """Return the numbers of the files that add to an array; None for all of its family."""
-        if len(array.growing) == len(self.starts) and array.path not in self.lacking:
+        is_whole = len(array.growing) == len(self.starts) and array.path not in self.lacking
+        if is_whole and len(array.families) == 1:
             return None
         return frozenset(self.files[row] for row in self.rows_of(array))
 
@@ -375,16 +376,16 @@ def _without_steps(files: Sequence[FileFacts], problems: Collection[int]) -> set
 
 def _holders(
     files: Sequence[FileFacts], families: Families, placed: PlacedFiles, path: str
-) -> tuple[int, ArraySchema, list[int]]:
-    """Return the family of an array, its schema, and the numbers of the files that have it."""
-    family, schema = families.array(path)
+) -> tuple[tuple[int, ...], ArraySchema, list[int]]:
+    """Return the families of an array, its schema, and the numbers of the files that have it."""
+    having, schema = families.array(path)
     return (
-        family,
+        having,
         schema,
         [
             number
             for number in placed.files
-            if families.of_file[number] == family and _has(files[number], path)
+            if families.of_file[number] in having and _has(files[number], path)
         ],
     )
 
@@ -398,10 +399,10 @@ def _lacking(
 ) -> dict[str, frozenset[int]]:
     lacking = {}
     for path in families.paths:
-        family, _, holders = _holders(files, families, placed, path)
-        of_family = {number for number in placed.files if families.of_file[number] == family}
-        if len(holders) < len(of_family):
-            lacking[path] = frozenset(of_family.difference(holders))
+        having, _, holders = _holders(files, families, placed, path)
+        of_families = {number for number in placed.files if families.of_file[number] in having}
+        if len(holders) < len(of_families):
+            lacking[path] = frozenset(of_families.difference(holders))
     return lacking
 
 
@@ -562,11 +563,9 @@ def _native_values(
         [(_, name), *_] = _growing(schema, placed)
         target = _units_of(files, numbers, path, existing)
         runs: dict[int, NDArray[Any]] = {}
-        for number in placed.files:  # also of other families, which may have other steps
-            loaded = files[number].values.get(path)
-            if loaded is not None:
-                start = int(placed.starts[name][placed.row(number)])
-                runs.setdefault(start, _in_units(loaded, target))
+        for number in numbers:
+            start = int(placed.starts[name][placed.row(number)])
+            runs.setdefault(start, _in_units(files[number].values[path], target))
         native[path] = sorted(runs.items(), key=lambda run: run[0])
         if path == placed.coordinates.get(name):
             native[path] += placed.filled(name, target)
@@ -603,7 +602,7 @@ def _target(
     native: Mapping[str, list[tuple[int, NDArray[Any]]]],
     existing: Existing | None,
 ) -> TargetArray:
-    family, schema, numbers = _holders(files, families, placed, path)
+    having, schema, numbers = _holders(files, families, placed, path)
     growing = _growing(schema, placed)
     axes = dict(growing)
     shape = _shape(schema, placed)
@@ -616,7 +615,7 @@ def _target(
                 for name, setting in (("units", loaded.units), ("calendar", loaded.calendar))
                 if setting is not None
             }
-        lacks = len(numbers) < _family_size(families, placed, family)
+        lacks = len(numbers) < _size_of(families, placed, having)
         original = _stored_schema(stored[numbers[0]], path)
         schema = _fillable(schema, original.fill_value, original.data_type, lacks=lacks)
         return TargetArray(
@@ -624,7 +623,7 @@ def _target(
             native_metadata(schema, shape, all_attributes),
             growing,
             is_native=True,
-            family=family,
+            families=having,
         )
     chunks = tuple(
         _chunk(files, numbers, schema, axis, axes[axis], placed, existing)
@@ -633,7 +632,7 @@ def _target(
         for axis, length in enumerate(schema.chunks)
     )
     metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
-    return TargetArray(path, metadata, growing, is_native=False, family=family)
+    return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 
 def _shape(schema: ArraySchema, placed: PlacedFiles) -> tuple[int, ...]:
@@ -659,7 +658,7 @@ def _copied_target(
     rules: CopyRules,
 ) -> TargetArray:
     """Describe an array whose values are copied; chunks are those that most files have."""
-    family, schema, numbers = _holders(files, families, placed, path)
+    having, schema, numbers = _holders(files, families, placed, path)
     originals = [_stored_schema(stored[number], path) for number in numbers]
     settings = _all_attributes(schema, attributes)
     is_decoded = any(decoding_of(array, rules) is not None for array in originals)
@@ -669,7 +668,7 @@ def _copied_target(
         replace(schema, encoding=settings),
         originals[0].fill_value,
         None if is_decoded else originals[0].data_type,
-        lacks=len(numbers) < _family_size(families, placed, family),
+        lacks=len(numbers) < _size_of(families, placed, having),
     )
     shape = _shape(schema, placed)
     usual = _usual_chunks(stored, numbers, originals)
@@ -677,11 +676,12 @@ def _copied_target(
     metadata = array_metadata(
         described, shape, chunks, copied_codecs(described.data_type), settings
     )
-    return TargetArray(path, metadata, _growing(schema, placed), is_native=False, family=family)
+    growing = _growing(schema, placed)
+    return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 
-def _family_size(families: Families, placed: PlacedFiles, family: int) -> int:
-    return sum(families.of_file[number] == family for number in placed.files)
+def _size_of(families: Families, placed: PlacedFiles, having: Collection[int]) -> int:
+    return sum(families.of_file[number] in having for number in placed.files)
 
 
 def _fillable(schema: ArraySchema, fill: Any, stored_type: Any, *, lacks: bool) -> ArraySchema:

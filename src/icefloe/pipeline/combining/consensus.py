@@ -43,12 +43,10 @@ class Families(Record):
     """-1 for files that cannot be used."""
     misfits: tuple[Misfit, ...]
 
-    def array(self, path: str) -> tuple[int, ArraySchema]:
-        """Find the first family with an array."""
-        for number, schema in enumerate(self.schemas):
-            if path in schema.by_path:
-                return number, schema.by_path[path]
-        raise KeyError(path)
+    def array(self, path: str) -> tuple[tuple[int, ...], ArraySchema]:
+        """Find the families with an array, and its schema in the first of them."""
+        having = tuple(n for n, schema in enumerate(self.schemas) if path in schema.by_path)
+        return having, self.schemas[having[0]].by_path[path]
 
     def only(self, files: Collection[int]) -> Self:
         """Forget the arrays of families of which no file is used; families keep their numbers."""

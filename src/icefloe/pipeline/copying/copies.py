@@ -251,7 +251,7 @@ def _plan_copy(session: SessionState, number: int, path: str, slab: Slab | None)
     if slab is not None and made.grid:
         boxes[0][0] = (slab.first, slab.end)
     spans = np.array(boxes, np.int64).reshape(len(boxes), len(made.grid), 2)
-    return made.plan(number, TargetArray(path, {}, (), is_native=True, family=0), spans)
+    return made.plan(number, TargetArray(path, {}, (), is_native=True, families=(0,)), spans)
 
 
 def digest_of(

@@ -127,7 +127,7 @@ def _plan(
 ) -> ArrayPlan:
     made = MadeArray.at(session, joined_path(group, array.path))
     slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
-    target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
+    target = TargetArray(array.path, slim, array.growing, is_native=False, families=array.families)
     spans = _spans(facts, combined, array, made.grid)
     return made.plan(number, target, spans, combined.givers(array))
 
@@ -273,7 +273,7 @@ def put_in_place(
     `parsed` is the stamp of the state in which the file was when it was parsed. Workers that lost
     their work parse files again, and a file may have changed meanwhile.
     """
-    if file.family != array.target.family:
+    if file.family not in array.target.families:
         return None
     if array.givers is not None and number not in array.givers:
         return None
@@ -376,7 +376,8 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
     arrays = tuple(
         _shortened(array, name, length)
         for array in combined.arrays
-        if array.growing or array.family in families  # others come with the first of their files
+        # Those that do not grow come with the first of their files.
+        if array.growing or not set(array.families).isdisjoint(families)
     )
     native = {}
     for array in arrays:
