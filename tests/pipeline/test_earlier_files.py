@@ -244,6 +244,26 @@ def test_variables_in_files_of_their_own_with_other_steps(tmp_path: Path) -> Non
     compare(repository.readonly_session("main"), expected(there, ["heat", "rain"]))
 
 
+def test_attributes_of_later_and_earlier_files_become_values(tmp_path: Path) -> None:
+    repository = repository_for(tmp_path)
+    urls = []
+    for number in range(5):
+        dataset = xarray.Dataset(
+            {"t": ("time", [float(number)])},
+            {"time": [number]},
+            {"orbit": 100 + number, "station": f"s{number}"},
+        )
+        urls.append(str(tmp_path / f"{number}.nc"))
+        dataset.to_netcdf(urls[-1], engine="h5netcdf")
+    promoting = CombineOptions(("time",), attributes="promote")
+    icefloe.ingest(repository, urls[2:4], promoting, engine="local")
+    for first, url in ((2, urls[4]), (1, urls[1]), (0, urls[0])):
+        icefloe.append(repository, url, engine="local")
+        found = opened(repository.readonly_session("main"))
+        assert found.orbit.values.tolist() == [100 + number for number in range(first, 5)]
+        assert found.station.values.tolist() == [f"s{number}" for number in range(first, 5)]
+
+
 def test_files_in_order_are_not_lengthened(tmp_path: Path) -> None:
     """Their places count from the end, so that a variable must not get steps without files."""
     repository = repository_for(tmp_path)

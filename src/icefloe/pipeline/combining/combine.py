@@ -297,7 +297,8 @@ def combine(
         if not refused or options.on_misfit == "fail":
             break
         left = [number for number in left if number not in refused]
-    common = common_attributes([files[number] for number in left], options.attributes)
+    there = () if existing is None else existing.values.keys() - set(families.paths)
+    common = common_attributes([files[number] for number in left], options.attributes, there)
     misfits += common.misfits
     notes = (
         *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),

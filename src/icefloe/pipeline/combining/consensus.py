@@ -324,9 +324,21 @@ class CommonAttributes(Record):
     misfits: tuple[Misfit, ...] = ()
 
 
-def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> CommonAttributes:
-    """Find out which attributes all files share, and settle the others by the rule."""
+def common_attributes(
+    files: Sequence[FileFacts], rule: AttributeRule, there: Collection[str] = ()
+) -> CommonAttributes:
+    """Find out which attributes all files share, and settle the others by the rule.
+
+    `there` are arrays that attributes of earlier files became.
+    """
     merged, differing = _merged(files)
+    if rule == "promote" and there:
+        differing += [
+            (path, name)
+            for path, attributes in merged.items()
+            for name in attributes
+            if (path, name) not in differing and _promoted_path(path, name, merged) in there
+        ]
     promoted: dict[str, list[Any]] = {}
     misfits: list[Misfit] = []
     for path, name in differing:
