@@ -52,6 +52,10 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         ),
         (r"^endpoint_url (?=must|')", "--endpoint-url "),
         (r"(?<=takes no options: )[a-z_, ]+", _as_options),
+        (
+            r"(?:icefloe\.storage\.)\w+\((?:path=)?(.*?)\): create it first, or",
+            r"\1: create it first, with `icefloe create`, or",
+        ),
         (r"move it with reset_branch", "move it with `icefloe branch reset`"),
         (r"on_misfit='skip'", "--skip-misfits"),
         (r"on_changed='(\w+)'", r"--changed \1"),

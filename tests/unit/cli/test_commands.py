@@ -104,6 +104,18 @@ def test_an_ingest_without_its_form_is_told_of_both() -> None:
         assert f"`icefloe ingest {form} 'a b/*.nc'`" in result.stderr
 
 
+def test_an_error_is_one_line_where_no_terminal_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / ("long" * 30)
+    message, kind = CliRunner().invoke(app, ["log", str(missing)]).stderr.splitlines()
+    assert message.startswith("error (repository-not-found): there is no repository in")
+    assert (str(missing) in message, kind) == (True, "  kind: repository-not-found")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(CliRunner().invoke(app, ["log", str(missing)]).stderr.splitlines()) > 2
+
+
 def test_h_is_help_everywhere() -> None:
     groups = {name.rpartition(" ")[0] for name in COMMANDS}
     for name in groups:
