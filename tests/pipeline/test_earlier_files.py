@@ -112,6 +112,13 @@ def test_an_archive_that_grows_on_all_sides(
             dates = np.datetime64("2000-01-01") + np.arange(day, day + STEPS).astype("m8[D]")
             assert [source.first, source.last] == [str(dates[0]), str(dates[-1])]
     assert moved
+    used = {
+        file.id
+        for version in repository.ancestry(branch="main")
+        for file in repository.list_manifest_files(version.id)
+    }
+    assert {key for key, _ in repository.storage.list_objects(prefix="manifests")} == used
+    assert not repository.storage.list_objects(prefix="icefloe")
 
 
 def test_all_files_at_once_and_one_by_one_backwards_are_the_same(tmp_path: Path) -> None:
@@ -262,6 +269,20 @@ def test_attributes_of_later_and_earlier_files_become_values(tmp_path: Path) -> 
         found = opened(repository.readonly_session("main"))
         assert found.orbit.values.tolist() == [100 + number for number in range(first, 5)]
         assert found.station.values.tolist() == [f"s{number}" for number in range(first, 5)]
+
+
+def test_attributes_do_not_become_values_when_there_are_steps_without(tmp_path: Path) -> None:
+    repository = repository_for(tmp_path)
+    urls = []
+    for number in range(3):
+        dataset = xarray.Dataset({"t": ("time", [0.0])}, {"time": [number]}, {"orbit": number})
+        urls.append(str(tmp_path / f"{number}.nc"))
+        dataset.to_netcdf(urls[-1], engine="h5netcdf")
+    promoting = CombineOptions(("time",), attributes="promote")
+    icefloe.ingest(repository, urls[0], promoting, engine="local")
+    report = icefloe.append(repository, urls, engine="local")
+    assert "were left out, as earlier files had none: orbit" in " ".join(report.scan.notes)
+    assert set(opened(repository.readonly_session("main")).variables) == {"t", "time"}
 
 
 def test_files_in_order_are_not_lengthened(tmp_path: Path) -> None:

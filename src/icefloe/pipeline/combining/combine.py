@@ -297,7 +297,7 @@ def combine(
         if not refused or options.on_misfit == "fail":
             break
         left = [number for number in left if number not in refused]
-    there = () if existing is None else existing.values.keys() - set(families.paths)
+    there = None if existing is None else existing.values.keys() - set(families.paths)
     common = common_attributes([files[number] for number in left], options.attributes, there)
     misfits += common.misfits
     notes = (

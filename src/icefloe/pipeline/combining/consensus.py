@@ -325,14 +325,18 @@ class CommonAttributes(Record):
 
 
 def common_attributes(
-    files: Sequence[FileFacts], rule: AttributeRule, there: Collection[str] = ()
+    files: Sequence[FileFacts], rule: AttributeRule, there: Collection[str] | None = None
 ) -> CommonAttributes:
     """Find out which attributes all files share, and settle the others by the rule.
 
-    `there` are arrays that attributes of earlier files became.
+    If files are appended, `there` are the arrays that attributes of earlier files became. No
+    others can: nobody knows their values for the steps that exist.
     """
     merged, differing = _merged(files)
-    if rule == "promote" and there:
+    late: list[tuple[str, str]] = []
+    if rule == "promote" and there is not None:
+        late = [each for each in differing if _promoted_path(*each, merged) not in there]
+        differing = [each for each in differing if each not in late]
         differing += [
             (path, name)
             for path, attributes in merged.items()
@@ -350,12 +354,15 @@ def common_attributes(
             ]
         if rule != "first":
             merged[path].pop(name, None)
+    for path, name in late:
+        merged[path].pop(name, None)
     shown = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in differing))
     done = {"drop": "left out", "first": "taken from the first file", "promote": "made arrays"}
-    notes = (
-        (f"attributes that differ were {done[rule]}: {shown}",) if shown and rule in done else ()
-    )
-    return CommonAttributes(merged, promoted, notes, tuple(misfits))
+    notes = [f"attributes that differ were {done[rule]}: {shown}"] if shown and rule in done else []
+    if late:
+        listed = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in late))
+        notes.append(f"attributes that differ were left out, as earlier files had none: {listed}")
+    return CommonAttributes(merged, promoted, tuple(notes), tuple(misfits))
 
 
 def _merged(
