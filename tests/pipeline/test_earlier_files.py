@@ -8,11 +8,13 @@ import h5py
 import numpy as np
 import pytest
 import xarray
+import zarr
 from numpy.testing import assert_array_equal
 
 import icefloe
 from icefloe.pipeline import CombineOptions, MisfitsError, read_coverage, read_sources
 from icefloe.pipeline.local import virtualize_locally
+from icefloe.pipeline.running.progress import StageProgress
 from tests.pipeline.repositories import opened, repository_for
 
 STEPS, CELLS = 2, 3
@@ -152,6 +154,46 @@ def test_earlier_files_in_waves(tmp_path: Path) -> None:
     found = opened(began, decode_times=False).heat.values
     assert_array_equal(found[:STEPS], expected(there, ["heat"])["heat"][:STEPS])
     assert np.isnan(found[STEPS : 2 * STEPS]).all()
+
+
+def test_others_may_commit_elsewhere_meanwhile(tmp_path: Path) -> None:
+    repository = repository_for(tmp_path)
+    urls = [write(tmp_path, "heat", period) for period in range(4)]
+    icefloe.ingest(repository, urls[2:3], TIME, engine="local")
+
+    def interfere(path: str, mode: str) -> Any:
+        def on_progress(each: StageProgress) -> None:
+            if each.stage == "write" and path not in done:
+                done.add(path)
+                with repository.transaction("main", message="in between") as store:
+                    root = zarr.open_group(store, mode="a")
+                    if mode == "new":
+                        root.create_group(path)
+                    else:
+                        zarr.open_array(store, path=path)[:1] = 7
+
+        done: set[str] = set()
+        return on_progress
+
+    icefloe.append(repository, urls[1], engine="local", on_progress=interfere("others", "new"))
+    there = {("heat", period, 0) for period in (1, 2)}
+    compare(repository.readonly_session("main"), expected(there, ["heat"]))
+    assert "others" in zarr.open_group(repository.readonly_session("main").store, mode="r")
+    with pytest.raises(icefloe.IcefloeError):
+        icefloe.append(
+            repository,
+            [urls[0], urls[3]],
+            engine="local",
+            on_progress=interfere("time", "changed"),
+        )
+    assert opened(repository.readonly_session("main"), decode_times=False).time[0] == 7
+    manifests = {key for key, _ in repository.storage.list_objects(prefix="manifests")}
+    used = {
+        file.id
+        for version in repository.ancestry(branch="main")
+        for file in repository.list_manifest_files(version.id)
+    }
+    assert manifests == used
 
 
 def test_a_file_that_changed_and_an_earlier_one(tmp_path: Path) -> None:

@@ -116,6 +116,33 @@ def test_an_error_is_one_line_where_no_terminal_is(
     assert len(CliRunner().invoke(app, ["log", str(missing)]).stderr.splitlines()) > 2
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("create", "log", "show", "diff", "tree", "status", "config show", "config set"),
+        *(f"branch {action}" for action in ("list", "create", "delete", "reset")),
+        *(f"tag {action}" for action in ("list", "create", "delete")),
+        *(f"container {action}" for action in ("list", "add", "remove")),
+        *("ingest virtual", "ingest native", "append", "rechunk", "plan", "coverage", "sources"),
+    ],
+)
+def test_commands_of_versions_and_archives_print_json(name: str) -> None:
+    assert "--json" in {option for param in COMMANDS[name].load().params for option in param.opts}
+
+
+def test_moments_are_taken_wherever_a_version_is_read() -> None:
+    options = {
+        name: {option for param in command.load().params for option in param.opts}
+        for name, command in COMMANDS.items()
+    }
+    by_options = {name for name, known in options.items() if "--snapshot" in known}
+    assert len(by_options) > 5
+    assert [name for name in sorted(by_options) if "--as-of" not in options[name]] == []
+    for name in ("log", "show", "tree", "branch create", "branch reset", "tag create"):
+        assert "--as-of" in options[name]
+    assert "--from-as-of" in options["rechunk"]
+
+
 def test_h_is_help_everywhere() -> None:
     groups = {name.rpartition(" ")[0] for name in COMMANDS}
     for name in groups:
