@@ -302,7 +302,7 @@ def recorded_options(
     if record is None:
         raise InvalidInputError(
             f"the {_named(group)} has no record of sources, so that no files can be appended to it."
-            " Copies have none: copy all files again (overwrite), or write further steps with"
+            " Copies have none: copy all files again (overwrite=True), or write further steps with"
             " xarray",
             ErrorKind.BAD_METADATA,
         )
