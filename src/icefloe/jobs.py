@@ -450,7 +450,7 @@ def without_dimensions(
     """
     states = list_states(sources, access)
     dimensions = sample_dimensions(states, parse or ParseOptions(()), access)
-    name, advice = suggest_dimension(dimensions), advise(dimensions)
+    name, advice = suggest_dimension(dimensions), advise(dimensions, states[0].url)
     about = {} if name is None else {"dimension": name}
     text = f"along which dimension are files joined? {advice[0].upper()}{advice[1:]}"
     return InvalidInputError(text, ErrorKind.BAD_METADATA, **about)

@@ -375,6 +375,12 @@ def other_attributes(folder: Path) -> None:
             file["t"].source = f"run {number}"
 
 
+def variables_at_other_times(folder: Path) -> None:
+    for name, starts in {"t": (0, 2), "u": (2, 4)}.items():
+        for start in starts:
+            write_grid(folder / f"{name}{start}.nc", start, name=name, fill_value=np.float32(-999))
+
+
 def twice(folder: Path) -> None:
     for number in range(2):
         write_grid(folder / f"{number}.nc", number)
@@ -656,6 +662,7 @@ CASES = (
         virtual=COPIED,
     ),
     case("attributes that differ", other_attributes),
+    case("variables in files of their own, with other times", variables_at_other_times),
     case("times that overlap", twice, read_in_order, virtual=IN_ORDER, native=IN_ORDER),
     case("a file without any time", empty_among_others, read_in_order),
     case(

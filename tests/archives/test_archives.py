@@ -1,5 +1,7 @@
 """Every archive of the matrix is ingested without Spark, by reference and as a copy.
 
+By reference it also comes in two parts, of which the second is appended.
+
 `tests/spark/test_archives.py` does it with Spark. `docs/explanation/archives.md` has the table.
 """
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.archives import table
 from tests.archives.cases import Case
-from tests.archives.checking import check_case, written
+from tests.archives.checking import check_case, check_in_parts, written
 from tests.archives.matrix import CASES
 
 
@@ -18,6 +20,8 @@ def test_values_are_those_of_an_independent_reader(case: Case, tmp_path: Path) -
     data = written(case, tmp_path)
     check_case(case, data, tmp_path / "virtual", "local", native=False)
     check_case(case, data, tmp_path / "native", "local", native=True)
+    if case.virtual is None:
+        check_in_parts(case, data, tmp_path / "parts")
 
 
 def test_the_table_in_the_documentation_is_up_to_date() -> None:

@@ -250,8 +250,13 @@ def test_late_files_fall_into_place_where_one_was_left() -> None:
     assert starts(combined, more) == {"late": 2, "new": 6}
     assert combined.report.coverage.late == ("late",)
     assert combined.lengths == {"time": 7}
-    before = made_up("before", {"time": [-1]})
-    assert kinds(combine([before], options, there).report) == {"before": {"late"}}
+    before = made_up("before", {"time": [-3, -2]})
+    combined = combine([*more, before], options, there)
+    assert starts(combined, [*more, before]) == {"before": 0, "late": 5, "new": 9}
+    assert (combined.ahead, combined.lengths) == ({"time": 3}, {"time": 10})
+    assert combined.report.coverage.late == ("late",)
+    gaps = [(gap.after, gap.before, gap.missing) for gap in combined.report.coverage.gaps]
+    assert gaps == [("-2.0", "0.0", 1), ("4.0", "6.0", 1)]
     closed = Existing(
         first[0].schema,  # type: ignore[arg-type]
         {"time": 3},
@@ -331,6 +336,25 @@ def test_placing_against_a_model(blocks: list[Any], falls: bool) -> None:
         if start >= 0:
             assert placed.axis[start : start + len(block)].tolist() == block.tolist()
     assert {each.kind for each in placed.refusals.values()} <= {Kind.OVERLAP}
+
+
+@given(RUNS, RUNS, st.sampled_from(["close", "leave"]))
+def test_placing_around_what_is_there(earlier: list[Any], later: list[Any], gaps: Any) -> None:
+    there = place(earlier, gaps=gaps).axis
+    placed = place(later, existing=there, gaps=gaps)
+    axis, end = placed.axis, placed.ahead + len(there)
+    assert axis[placed.ahead : end].tolist() == there.tolist()
+    assert (np.diff(axis) > 0).all()
+    assert len(axis) == placed.length
+    for number, (block, start) in enumerate(zip(later, placed.starts.tolist(), strict=True)):
+        if start >= 0:
+            assert axis[start : start + len(block)].tolist() == block.tolist()
+        is_apart = block[-1] < there[0] or block[0] > there[-1]
+        if number in placed.refusals and gaps == "close":
+            assert (placed.refusals[number].kind is Kind.LATE) != is_apart
+        assert (number in placed.late) == (placed.ahead <= start < end)
+    reached = [int(later[n][0]) for n in np.flatnonzero(placed.starts >= 0)]
+    assert bool(placed.ahead) == (min(reached, default=99) < there[0])
 
 
 @given(

@@ -182,7 +182,7 @@ def test_fields_of_names_become_dimensions(
     assert cube[name].values.tolist() == values
     write(tmp_path / "run_7.nc", [5])
     if name != "scenario":
-        with pytest.raises(MisfitsError, match="before the end"):
+        with pytest.raises(MisfitsError, match="between existing steps"):
             icefloe.append(found, files_in(tmp_path))
     (tmp_path / "run_7.nc").rename(tmp_path / "run_70.nc")
     icefloe.append(found, files_in(tmp_path))

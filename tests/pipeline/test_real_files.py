@@ -93,14 +93,15 @@ def test_the_months_can_be_appended_one_by_one() -> None:
     assert_same(opened(session), opened(at_once))
 
 
-def test_a_month_before_all_others_has_no_place() -> None:
+def test_a_month_before_all_others_goes_before_them() -> None:
     options = CombineOptions(("time_counter",), coordinates={"time_counter": "time_centered"})
     session = repository_for(SAMPLES).writable_session("main")
     first, second, third = sorted((SAMPLES / "NEMO").glob("*.nc"))
     virtualize_locally(session, [second, third], options)
-    with pytest.raises(MisfitsError) as caught:
-        virtualize_locally(session, first, options, append=True)
-    assert caught.value.report.counts() == {"late": 1}
+    virtualize_locally(session, first, options, append=True)
+    at_once = repository_for(SAMPLES).writable_session("main")
+    virtualize_locally(at_once, [first, second, third], options)
+    assert_same(opened(session), opened(at_once))
 
 
 def test_nothing_is_appended_by_a_coordinate_that_says_nothing() -> None:

@@ -19,10 +19,8 @@ def test_values_are_those_of_an_independent_reader(case: Case, spark: Any, tmp_p
 
 
 @pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.virtual is not None and case.name not in NOT_YET],
-    ids=lambda case: case.name,
+    "case", [case for case in CASES if case.name not in NOT_YET], ids=lambda case: case.name
 )
-def test_copies_of_what_references_cannot_hold(case: Case, spark: Any, tmp_path: Path) -> None:
+def test_copies_have_these_values(case: Case, spark: Any, tmp_path: Path) -> None:
     assert spark is not None
     check_case(case, written(case, tmp_path), tmp_path, "spark", native=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.format.nodes import ArrayNode
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.records import Record
 from icefloe.reports import JsonReady, Report, plain
+from icefloe.transactions.diffs import Diff
 from icefloe.walk.regions import ChunkRuns, chunk_runs, elements_of, regions
 from icefloe.web.nodes import document_of
 from icefloe.web.pictures import Dimension, dimensions_of
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from icefloe.api.repository import Repository
     from icefloe.format.chunk_table import Coordinates
     from icefloe.repo.snapshot_info import SnapshotInfo
-    from icefloe.transactions.diffs import Diff
 
 _KINDS: Final = (
     ("new_groups", "group created"),
@@ -51,6 +52,10 @@ class ChangedArray(Record, JsonReady):
     """Whether the regions hold nothing but these chunks; otherwise one lies around them."""
 
 
+def _is_record(path: str) -> bool:
+    return f"{path}/".startswith(f"/{RECORDS_GROUP}/")
+
+
 class Changes(Report):
     """The changes from a version to a later one."""
 
@@ -77,6 +82,10 @@ class Changes(Report):
         return super().rows(self._most if most is None else most)
 
     def _rows(self) -> Iterable[Iterable[object]]:
+        """Yield all changes but those of the records of ingested files."""
+        return (row for row in self._all_rows() if not _is_record(str(row[1])))
+
+    def _all_rows(self) -> Iterator[tuple[object, ...]]:
         for name, title in _KINDS:
             for path in sorted(getattr(self._diff, name)):
                 yield title, path, "", "", ""
@@ -95,6 +104,8 @@ class Changes(Report):
     def _notes(self) -> Iterable[str]:
         if self._diff.is_empty():
             yield "nothing changed"
+        elif any(_is_record(str(row[1])) for row in self._all_rows()):
+            yield "the record of ingested files changed; `icefloe sources` lists them"
         hidden = sum(1 for _ in self._rows()) - self._most
         if hidden > 0:
             yield f"... and {hidden} more; --max-rows shows more"
@@ -118,7 +129,10 @@ def read_changes(
     most_regions: int,
 ) -> Changes:
     """Compare two versions; regions are worked out for the first `most_rows` arrays."""
-    diff = repository.diff(from_snapshot_id=earlier.id, to_snapshot_id=later.id)
+    if earlier.id == later.id:
+        diff = Diff()
+    else:
+        diff = repository.diff(from_snapshot_id=earlier.id, to_snapshot_id=later.id)
     versions = [
         Version(info.id, "snapshot", repository.readonly_session(snapshot_id=info.id), {})
         for info in (later, earlier)

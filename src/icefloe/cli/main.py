@@ -5,6 +5,8 @@ that `icefloe --help` and each command load only what they need.
 """
 
 import re
+import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -51,20 +53,31 @@ def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with warnings.catch_warnings():
+                # Text of a fixed length: users of a command have no choice of data types.
+                warnings.filterwarnings("ignore", ".* does not have a Zarr V3 specification")
+                command(*args, **kwargs)
         except IcefloeError as error:
-            from rich.console import Console
-
-            from icefloe.cli.wording import in_shell_words
-
-            console = Console(stderr=True, highlight=False)
-            console.print(f"[bold red]error[/] ({error.kind}): ", end="")
-            console.print(printable(in_shell_words(error.message), keep="\n"), markup=False)
-            for note in getattr(error, "__notes__", ()):
-                console.print(f"  {printable(note, keep='\n')}", markup=False)
+            _show_error(error)
             raise typer.Exit(exit_code(error)) from error
 
     return run
+
+
+def _show_error(error: IcefloeError) -> None:
+    """Print an error: on a terminal within its width, elsewhere each message in one line."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from icefloe.cli.wording import in_shell_words
+
+    console = Console(stderr=True, highlight=False)
+    message = printable(in_shell_words(error.message), keep="\n")
+    lines = [Text.assemble(("error", "bold red"), f" ({error.kind}): {message}")]
+    notes = getattr(error, "__notes__", ())
+    lines += [Text(f"  {printable(note, keep='\n')}") for note in notes]
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def without_markup(text: str) -> str:
@@ -110,6 +123,20 @@ class LazyCommand(TyperCommand):
     ) -> Any:
         """Parse the arguments of the command, which then runs in place of this one."""
         return self.load().make_context(info_name, args, parent, **extra)
+
+
+class _Ingest(TyperGroup):
+    """The forms of an ingest; files without a form are answered with the forms that there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name."""
+        if args and self.get_command(ctx, args[0]) is None:
+            files = shlex.quote(printable(args[0]))
+            ctx.fail(
+                f"say in which form: `icefloe ingest virtual {files}` refers to the files where"
+                f" they are, `icefloe ingest native {files}` copies their values"
+            )
+        return super().resolve_command(ctx, args)
 
 
 COMMANDS: Final = (
@@ -319,7 +346,7 @@ COMMANDS: Final = (
         "copies:export",
         "Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.",
     ),
-    TyperGroup(
+    _Ingest(
         name="ingest",
         help="Turn archives of files into datasets.",
         no_args_is_help=True,

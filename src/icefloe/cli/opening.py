@@ -33,7 +33,22 @@ def opening_lines(
     if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, group, branch)):
         arguments.append(f"authorize={json.dumps(prefixes, ensure_ascii=False)}")
     imports = "import icefloe, xarray as xr" if is_saved else "import xarray as xr"
-    return (imports, f"dataset = xr.open_dataset({', '.join(arguments)})")
+    opened = "dataset = xr.open_dataset"
+    if _has_only_groups(repository, group, branch):
+        opened = "tree = xr.open_datatree"
+    return (imports, f"{opened}({', '.join(arguments)})")
+
+
+def _has_only_groups(repository: "Repository", group: str, branch: str) -> bool:
+    """Return whether all arrays of a dataset are in groups below its own."""
+    from icefloe.format.nodes import ArrayNode
+    from icefloe.format.paths import absolute_path, parent_path
+    from icefloe.web.versions import Version
+
+    path = absolute_path(group)
+    version = Version(branch, "branch", repository.readonly_session(branch), {})
+    nodes = version.state.tree.below(path)
+    return not any(isinstance(node, ArrayNode) and parent_path(node.path) == path for node in nodes)
 
 
 def _prefixes(repository: "Repository", group: str, branch: str) -> list[str]:

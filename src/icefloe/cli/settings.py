@@ -305,8 +305,8 @@ def add_container(
     url_prefix: Annotated[
         str,
         typer.Argument(
-            help="The place: a folder or bucket such as s3://bucket/folder/, gs://…, az://…,"
-            " https://… or file:///…"
+            help="The place: a folder of this machine, or a bucket or a part of it such as"
+            " s3://bucket/folder/, gs://…, az://…, https://…"
         ),
     ],
     *,
@@ -347,6 +347,7 @@ def add_container(
         "--account": account,
     }
     given = {option: value for option, value in options.items() if value is not None}
+    url_prefix = _prefix_of(url_prefix)
     container = VirtualChunkContainer(
         url_prefix, _store(url_prefix, given), name, on_change=on_change
     )
@@ -357,9 +358,23 @@ def add_container(
     _report_container(f"added the container {url_prefix}", url_prefix, as_json=as_json)
 
 
+def _prefix_of(text: str) -> str:
+    """Return the URL of a folder of this machine; URLs stay as they are."""
+    if "://" in text:
+        return text
+    if not Path(text).is_dir():
+        raise _unfit(
+            f"there is no folder {text!r}: a container is a folder of this machine, or a URL such"
+            " as s3://bucket/folder/"
+        )
+    return f"{Path(text).resolve().as_uri()}/"
+
+
 def remove_container(
     url: RepositoryArgument,
-    url_prefix: Annotated[str, typer.Argument(help="The url prefix, or the name, of a container.")],
+    url_prefix: Annotated[
+        str, typer.Argument(help="The URL prefix, the folder, or the name of a container.")
+    ],
     *,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -394,6 +409,8 @@ def _found_container(config: RepositoryConfig, text: str) -> VirtualChunkContain
     containers = config.virtual_chunk_containers or {}
     by_name = [container for container in containers.values() if container.name == text]
     found = config.get_virtual_chunk_container(text) or (by_name[0] if by_name else None)
+    if found is None and "://" not in text:
+        found = config.get_virtual_chunk_container(f"{Path(text).resolve().as_uri()}/")
     if found is None:
         known = ", ".join(containers) or "none"
         raise NotFoundError(

@@ -18,6 +18,7 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.versions import MAIN, OptionalVersionArgument, choose_version
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.printable import printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from icefloe.web.versions import Version
 
 _ROOT: Final = "/"
+_RECORDS: Final = f"/{RECORDS_GROUP}/"
+"""What is below it is not drawn, unless somebody asks for it."""
 
 
 def tree(
@@ -57,6 +60,8 @@ def tree(
     shown = Version(chosen.name, chosen.kind, session, {})
     top = "/" + group.strip("/")
     paths = _paths(shown, top, depth)
+    if not as_json and not f"{top}/".startswith(_RECORDS):
+        paths = [path for path in paths if not path.startswith(_RECORDS)]
     if not paths and top != _ROOT:
         find_node(shown, top)  # raises the error that names it
     nodes = [find_node(shown, path) for path in paths[:max_rows]]
@@ -139,7 +144,8 @@ def _lines(nodes: Sequence[Node], top: str) -> Iterator[tuple[str, str, str]]:
     last = set(last_of_group.values())
     indents = {top: ""}
     for node in nodes:
-        facts = ""
+        is_records = f"{node.path}/" == _RECORDS and not f"{top}/".startswith(_RECORDS)
+        facts = "  the record of ingested files: `icefloe sources` lists them" if is_records else ""
         if isinstance(node, ArrayNode):
             known = facts_of(node)
             dimensions = ", ".join(

@@ -25,7 +25,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (
             r"open (?:it|the repository) with "
             + _CREDENTIALS
-            + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)",
+            + r"\(\{(?:\.\.\., )?('[^']*'): .*\}\)(?:, or in xarray with authorize=\['[^']*'\])?",
             r"give --authorize \1",
         ),
         (
@@ -52,6 +52,10 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         ),
         (r"^endpoint_url (?=must|')", "--endpoint-url "),
         (r"(?<=takes no options: )[a-z_, ]+", _as_options),
+        (
+            r"(?:icefloe\.storage\.)\w+\((?:path=)?(.*?)\): create it first, or",
+            r"\1: create it first, with `icefloe create`, or",
+        ),
         (r"move it with reset_branch", "move it with `icefloe branch reset`"),
         (r"on_misfit='skip'", "--skip-misfits"),
         (r"on_changed='(\w+)'", r"--changed \1"),
@@ -71,6 +75,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"\bleave out group='[^']*'", "leave out --source-group"),
         (r"\bfill_missing=True", "--fill-missing"),
         (r"\bfollow_links=True", "--follow-links"),
+        (r"\boverwrite=True", "--overwrite"),
         (r"\(variables=\.\.\.\)", "(--variables)"),
         (r"\(rename=\.\.\.\)", "(--rename)"),
         (r"\(coordinates=\.\.\.\)", "(--coordinate DIM=NAME)"),

@@ -25,7 +25,7 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References, concat_references
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.writing.building import check_of
+from icefloe.pipeline.writing.building import check_of, make_room
 from icefloe.pipeline.writing.dataset import (
     put_document,
     read_existing,
@@ -91,6 +91,9 @@ def virtualize_locally(
         return combined.report
     report = _check_values(combined, facts, parsed, options, how, reached)
     write_metadata(store, group, combined, existing)
+    if existing is not None:
+        state = session._session  # noqa: SLF001 - the same package
+        make_room(state, state, group, facts, combined, existing)
     write_native(store, group, combined)
     notes = require_opening(session, group, combined)
     for array in combined.arrays:

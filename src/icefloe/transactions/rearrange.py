@@ -179,6 +179,30 @@ async def shift_array(session: SessionState, path: str, offset: Iterable[int]) -
     _put(session, node, landed, left)
 
 
+async def move_stored(
+    session: SessionState,
+    stored: SessionState,
+    path: str,
+    offset: Iterable[int],
+    taken: Coordinates | None = None,
+) -> None:
+    """Move the chunks that an array has in one session by a number of chunks, in another.
+
+    Positions that are taken keep what the other session has there, and get nothing.
+    """
+    session.require_writable()
+    node = require_array(session, path)
+    _require_regular(node)
+    table = await _table_of(stored, require_array(stored, path))
+    moved = table.coordinates.astype(np.int64) + np.array(_checked_offset(node, offset), np.int64)
+    landed = _relabelled(table, np.arange(len(table)), moved)
+    kept = table.coordinates[:0] if taken is None else taken.astype(np.uint32)
+    landed = landed.take(np.flatnonzero(~are_among(landed.coordinates, kept)))
+    left = table.coordinates
+    left = left[~are_among(left, landed.coordinates) & ~are_among(left, kept)]
+    _put(session, node, landed, left)
+
+
 async def reindex_array(
     session: SessionState, path: str, forward: Relabel, backward: Relabel | None = None
 ) -> None:
@@ -225,8 +249,12 @@ async def _all_refs(session: SessionState, path: str) -> tuple[ArrayNode, ChunkT
     session.require_writable()
     node = require_array(session, check_path(path))
     _require_regular(node)
+    return node, await _table_of(session, node)
+
+
+async def _table_of(session: SessionState, node: ArrayNode) -> ChunkTable:
     tables = [table async for table in chunk_tables(session, node)]
-    return node, concat_tables(tables or [ChunkTable.empty(len(node.array.num_chunks))])
+    return concat_tables(tables or [ChunkTable.empty(len(node.array.num_chunks))])
 
 
 def _require_regular(node: Node) -> None:

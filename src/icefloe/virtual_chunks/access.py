@@ -240,7 +240,7 @@ def unauthorised(container: VirtualChunkContainer, location: str) -> InvalidInpu
     return InvalidInputError(
         f"the virtual chunk at {location!r} is in the container {prefix!r}, which you did not"
         " authorise. If you trust the repository to read from there, open it with"
-        f" {how_to_authorise(container)}",
+        f" {how_to_authorise(container)}, or in xarray with authorize=[{prefix!r}]",
         ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
         url_prefix=prefix,
     )

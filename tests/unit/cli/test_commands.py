@@ -97,6 +97,52 @@ def test_commands_are_grouped_by_purpose() -> None:
     assert config.index("Settings of a repository show") < config.index("Names on this machine add")
 
 
+def test_an_ingest_without_its_form_is_told_of_both() -> None:
+    result = CliRunner().invoke(app, ["ingest", "a b/*.nc", "--repo", "x"], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    for form in ("virtual", "native"):
+        assert f"`icefloe ingest {form} 'a b/*.nc'`" in result.stderr
+
+
+def test_an_error_is_one_line_where_no_terminal_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / ("long" * 30)
+    message, kind = CliRunner().invoke(app, ["log", str(missing)]).stderr.splitlines()
+    assert message.startswith("error (repository-not-found): there is no repository in")
+    assert (str(missing) in message, kind) == (True, "  kind: repository-not-found")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(CliRunner().invoke(app, ["log", str(missing)]).stderr.splitlines()) > 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("create", "log", "show", "diff", "tree", "status", "config show", "config set"),
+        *(f"branch {action}" for action in ("list", "create", "delete", "reset")),
+        *(f"tag {action}" for action in ("list", "create", "delete")),
+        *(f"container {action}" for action in ("list", "add", "remove")),
+        *("ingest virtual", "ingest native", "append", "rechunk", "plan", "coverage", "sources"),
+    ],
+)
+def test_commands_of_versions_and_archives_print_json(name: str) -> None:
+    assert "--json" in {option for param in COMMANDS[name].load().params for option in param.opts}
+
+
+def test_moments_are_taken_wherever_a_version_is_read() -> None:
+    options = {
+        name: {option for param in command.load().params for option in param.opts}
+        for name, command in COMMANDS.items()
+    }
+    by_options = {name for name, known in options.items() if "--snapshot" in known}
+    assert len(by_options) > 5
+    assert [name for name in sorted(by_options) if "--as-of" not in options[name]] == []
+    for name in ("log", "show", "tree", "branch create", "branch reset", "tag create"):
+        assert "--as-of" in options[name]
+    assert "--from-as-of" in options["rechunk"]
+
+
 def test_h_is_help_everywhere() -> None:
     groups = {name.rpartition(" ")[0] for name in COMMANDS}
     for name in groups:

@@ -61,6 +61,36 @@ def test_the_next_year_is_appended_and_the_printed_lines_open_all(
     assert "authorize=" in told["open"][1]
 
 
+def test_the_year_before_is_appended(
+    years: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("ingest", "virtual", "archive/2025/*.nc", "--repo=cube", "--concat=time")
+    done = run("append", years.pattern, "--repo=cube")
+    assert "3 steps along 'time' came before the first one" in done.stdout
+    with opened_as_printed(done.stdout) as dataset:
+        for number in range(4):
+            found = dataset.temperature[number].values
+            assert (found == years.expected_temperature(number)[0]).all()
+
+
+def test_the_printed_lines_open_groups(tmp_path: Path) -> None:
+    for number in range(2):
+        for group in ("land", "sea"):
+            dataset = xarray.Dataset({"t": ("time", [float(number)])}, {"time": [number]})
+            path = tmp_path / f"{number}.nc"
+            dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
+    repo = ["--repo", str(tmp_path / "cube")]
+    done = run("ingest", "virtual", f"{tmp_path}/*.nc", *repo, "--concat=time")
+    names: dict[str, Any] = {}
+    exec(done.stdout.partition("open it in Python:\n")[2].replace("  ", ""), names)
+    with names["tree"] as tree:
+        assert {name: tree[name].t.values.tolist() for name in ("land", "sea")} == {
+            "land": [0.0, 1.0],
+            "sea": [0.0, 1.0],
+        }
+
+
 def test_a_folder_that_is_not_covered_is_named_with_its_option(
     years: Archive, tmp_path: Path
 ) -> None:

@@ -166,6 +166,17 @@ def test_removing_a_container_asks(place: Path) -> None:
     assert missing.exit_code == EXIT_CODES[NotFoundError]
 
 
+def test_a_container_is_a_folder_of_this_machine(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    prefix = f"{folder.as_uri()}/"
+    assert found("container", "add", place, folder)["url_prefix"] == prefix
+    [stored] = found("container", "list", place)["containers"]
+    assert stored["url_prefix"] == prefix
+    assert found("container", "remove", place, folder, "--yes")["url_prefix"] == prefix
+    assert found("container", "list", place) == {"containers": []}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -173,7 +184,7 @@ def test_removing_a_container_asks(place: Path) -> None:
         (("az://a/",), "needs --account"),
         (("s3://a/", "--account", "x"), "--account cannot be given"),
         (("s3://a/", "--endpoint-url", "https://me:word@host"), "--authorize URL"),
-        (("nowhere",), "container"),
+        (("nowhere",), "there is no folder 'nowhere': a container is"),
         (("tigris://a/",), "in Python"),
     ],
 )

@@ -25,6 +25,7 @@ from icefloe.errors import (
 from icefloe.format.ids import SnapshotId
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.format.snapshot_table import SnapshotTable
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.records import replace
 
 FIRST = "1CECHNKREP0F1RSTCMT0"
@@ -440,6 +441,37 @@ def test_diff_of_an_uneven_grid_and_of_no_dimension(tmp_path: Path) -> None:
 
 def test_diff_needs_an_ancestor(stored: Path) -> None:
     assert "is not an ancestor" in failure(InvalidInputError, "diff", stored, "try", "main")
+
+
+def test_a_version_does_not_differ_from_itself(stored: Path) -> None:
+    assert text("diff", stored, "main", "main") == "nothing changed\n"
+    same = found("diff", stored, "main", "main")
+    assert same["from"] == same["to"]
+    assert same["updated_chunks"] == same["new_arrays"] == []
+
+
+def test_the_record_of_ingested_files_is_not_in_the_way(place: Path) -> None:
+    def write(day: int) -> None:
+        with open_or_create(place).transaction("main", message=f"day {day}") as store:
+            root = zarr.open_group(store, mode="a")
+            for path in ("t2m", f"{RECORDS_GROUP}/root/url"):
+                root.require_array(path, shape=(2,), chunks=(1,), dtype="i4")[day] = 1
+
+    write(0)
+    write(1)
+    note = "the record of ingested files changed; `icefloe sources` lists them\n"
+    first, second = (version["id"] for version in found("log", place)["versions"][1::-1])
+    for arguments in (("show", place, "main"), ("diff", place, first, second)):
+        shown = run(*arguments)
+        assert "/t2m" in shown.stdout
+        assert "sources/root" not in shown.stdout
+        assert note in shown.output
+        assert "sources/root/url" in json.dumps(found(*arguments))
+    drawn = text("tree", place)
+    assert "└── sources  the record of ingested files: `icefloe sources` lists them\n" in drawn
+    assert "url" not in drawn
+    assert "url" in text("tree", place, "--group", RECORDS_GROUP)
+    assert "sources/root/url" in json.dumps(found("tree", place))
 
 
 # -- tree and status -----------------------------------------------------------------------

@@ -33,6 +33,10 @@ def branch_that_exists() -> None:
     repository.create_branch("main", repository.lookup_branch("main"))
 
 
+def no_repository() -> None:
+    icefloe.Repository.open(icefloe.local_filesystem_storage("/no/where"))
+
+
 def s3_store_with_password() -> None:
     VirtualChunkContainer("s3://x/", s3_store(endpoint_url="https://me:word@host"))
 
@@ -55,6 +59,7 @@ def raised(error: IcefloeError) -> Callable[[], None]:
         (virtual_chunk_without_container, "authorise it, with --authorize 's3://era5/'"),
         (s3_store_with_password, "with --authorize URL"),
         (lambda: container_at("az://box/"), "with `icefloe container add`"),
+        (no_repository, "'/no/where': create it first, with `icefloe create`, or check the place"),
         (branch_that_exists, "move it with `icefloe branch reset`"),
         (
             lambda: storage_from_url("s3://b/x?endpoint_url=http://h"),

@@ -147,7 +147,8 @@ def test_the_error_says_what_to_write(
         reader.resolver.require_grant(reader.resolver.locate(location))
     assert caught.value.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
     assert caught.value.message.endswith(
-        f"authorize_virtual_chunk_access=icefloe.containers_credentials({expected})"
+        f"authorize_virtual_chunk_access=icefloe.containers_credentials({expected}),"
+        f" or in xarray with authorize=[{prefix!r}]"
     )
     assert repr(location) in caught.value.message
 

@@ -537,7 +537,8 @@ class _FileCheck(MutableRecord):
     def _check_array(self, array: TargetArray, asked: "_Asked") -> None:
         path = array.path
         is_loaded = path in self.file.facts.values
-        if array.family != self.file.family or not (is_loaded or path in self.references):
+        is_giver = self.file.family in array.families
+        if not is_giver or not (is_loaded or path in self.references):
             return
         if self._name(path) == NOT_IN_FILE:
             return

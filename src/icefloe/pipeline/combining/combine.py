@@ -40,6 +40,7 @@ from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
+from icefloe.reports import counted
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
@@ -55,8 +56,8 @@ class TargetArray(Record):
     """Axes along which files are joined, with the names of these dimensions."""
     is_native: bool
     """Whether its values are written as they are, instead of references."""
-    family: int
-    """The files it comes from."""
+    families: tuple[int, ...]
+    """The files it comes from; coordinates can be in files of several families."""
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -178,7 +179,7 @@ def promoted_target(
         fill_value="" if kind.kind == "U" else 0,
     )
     metadata = native_metadata(schema, (placed.lengths[name],), {})
-    return TargetArray(path, metadata, ((0, name),), is_native=True, family=0)
+    return TargetArray(path, metadata, ((0, name),), is_native=True, families=(0,))
 
 
 class Existing(Record):
@@ -208,8 +209,12 @@ class Combined(Record):
     """By dimension, in the whole dataset."""
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    """By dimension, how many steps come before those that were there, which move by as many."""
+    by_values: bool = True
+    """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """By path, the numbers of the files of its family that do not have the array."""
+    """By path, the numbers of the files of its families that do not have the array."""
 
     def placed_file(self, row: int, facts: Sequence[FileFacts]) -> PlacedFile:
         """Return a file by its row in `files`."""
@@ -230,9 +235,9 @@ class Combined(Record):
         rows = [
             row
             for row, (number, family) in enumerate(zip(self.files, self.families, strict=True))
-            if family == array.family and number not in lacking
+            if family in array.families and number not in lacking
         ]
-        if len(array.growing) == len(self.starts):
+        if len(array.growing) == len(self.starts) and len(array.families) == 1:
             return rows
         first: dict[tuple[int, ...], int] = {}
         for row in rows:
@@ -242,7 +247,8 @@ class Combined(Record):
 
     def givers(self, array: TargetArray) -> frozenset[int] | None:
         """Return the numbers of the files that add to an array; None for all of its family."""
-        if len(array.growing) == len(self.starts) and array.path not in self.lacking:
+        is_whole = len(array.growing) == len(self.starts) and array.path not in self.lacking
+        if is_whole and len(array.families) == 1:
             return None
         return frozenset(self.files[row] for row in self.rows_of(array))
 
@@ -291,12 +297,17 @@ def combine(
         if not refused or options.on_misfit == "fail":
             break
         left = [number for number in left if number not in refused]
-    common = common_attributes([files[number] for number in left], options.attributes)
+    there = None if existing is None else existing.values.keys() - set(families.paths)
+    common = common_attributes([files[number] for number in left], options.attributes, there)
     misfits += common.misfits
     notes = (
         *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),
         *grids.notes,
         *common.notes,
+        *(
+            f"{counted(steps, 'step')} along {name!r} came before the first one"
+            for name, steps in placed.ahead.items()
+        ),
         *_notes_of_parsers([files[number] for number in left]),
     )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
@@ -334,6 +345,8 @@ def combine(
         starts=placed.starts,
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
+        ahead=placed.ahead,
+        by_values=options.by == "coordinates",
         lacking=_lacking(files, used, placed),
     )
 
@@ -364,16 +377,16 @@ def _without_steps(files: Sequence[FileFacts], problems: Collection[int]) -> set
 
 def _holders(
     files: Sequence[FileFacts], families: Families, placed: PlacedFiles, path: str
-) -> tuple[int, ArraySchema, list[int]]:
-    """Return the family of an array, its schema, and the numbers of the files that have it."""
-    family, schema = families.array(path)
+) -> tuple[tuple[int, ...], ArraySchema, list[int]]:
+    """Return the families of an array, its schema, and the numbers of the files that have it."""
+    having, schema = families.array(path)
     return (
-        family,
+        having,
         schema,
         [
             number
             for number in placed.files
-            if families.of_file[number] == family and _has(files[number], path)
+            if families.of_file[number] in having and _has(files[number], path)
         ],
     )
 
@@ -387,10 +400,10 @@ def _lacking(
 ) -> dict[str, frozenset[int]]:
     lacking = {}
     for path in families.paths:
-        family, _, holders = _holders(files, families, placed, path)
-        of_family = {number for number in placed.files if families.of_file[number] == family}
-        if len(holders) < len(of_family):
-            lacking[path] = frozenset(of_family.difference(holders))
+        having, _, holders = _holders(files, families, placed, path)
+        of_families = {number for number in placed.files if families.of_file[number] in having}
+        if len(holders) < len(of_families):
+            lacking[path] = frozenset(of_families.difference(holders))
     return lacking
 
 
@@ -444,7 +457,7 @@ def _unaligned(
     existing: Existing | None,
 ) -> dict[int, Misfit]:
     """Find files that would not begin and end with a chunk."""
-    misfits: dict[int, Misfit] = {}
+    misfits = {} if existing is None else _immovable(files, placed, existing)
     for path in families.paths:
         _, schema, numbers = _holders(files, families, placed, path)
         if not numbers or _is_native(files, numbers, schema):
@@ -460,6 +473,29 @@ def _unaligned(
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
                 misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+    return misfits
+
+
+def _immovable(
+    files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
+) -> dict[int, Misfit]:
+    """Find files before the first step that would move existing chunks by a part of a chunk."""
+    misfits: dict[int, Misfit] = {}
+    for array in existing.schema.arrays:
+        if array.path in existing.values:
+            continue
+        for axis, name in enumerate(array.dimensions):
+            ahead, chunk = placed.ahead.get(name, 0), array.chunks[axis]
+            if chunk == ANY_CHUNK or not ahead % chunk:
+                continue
+            text = (
+                f"{array.path}: the {counted(ahead, 'step')} along {name!r} before the first one do"
+                f" not fill chunks of {chunk}, so existing chunks cannot move"
+            )
+            for number in placed.files:
+                if placed.starts[name][placed.row(number)] < ahead:
+                    misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
+                    misfits.setdefault(number, misfit)
     return misfits
 
 
@@ -529,8 +565,8 @@ def _native_values(
         target = _units_of(files, numbers, path, existing)
         runs: dict[int, NDArray[Any]] = {}
         for number in numbers:
-            loaded = files[number].values[path]
-            runs[int(placed.starts[name][placed.row(number)])] = _in_units(loaded, target)
+            start = int(placed.starts[name][placed.row(number)])
+            runs.setdefault(start, _in_units(files[number].values[path], target))
         native[path] = sorted(runs.items(), key=lambda run: run[0])
         if path == placed.coordinates.get(name):
             native[path] += placed.filled(name, target)
@@ -567,7 +603,7 @@ def _target(
     native: Mapping[str, list[tuple[int, NDArray[Any]]]],
     existing: Existing | None,
 ) -> TargetArray:
-    family, schema, numbers = _holders(files, families, placed, path)
+    having, schema, numbers = _holders(files, families, placed, path)
     growing = _growing(schema, placed)
     axes = dict(growing)
     shape = _shape(schema, placed)
@@ -580,7 +616,7 @@ def _target(
                 for name, setting in (("units", loaded.units), ("calendar", loaded.calendar))
                 if setting is not None
             }
-        lacks = len(numbers) < _family_size(families, placed, family)
+        lacks = len(numbers) < _size_of(families, placed, having)
         original = _stored_schema(stored[numbers[0]], path)
         schema = _fillable(schema, original.fill_value, original.data_type, lacks=lacks)
         return TargetArray(
@@ -588,7 +624,7 @@ def _target(
             native_metadata(schema, shape, all_attributes),
             growing,
             is_native=True,
-            family=family,
+            families=having,
         )
     chunks = tuple(
         _chunk(files, numbers, schema, axis, axes[axis], placed, existing)
@@ -597,7 +633,7 @@ def _target(
         for axis, length in enumerate(schema.chunks)
     )
     metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
-    return TargetArray(path, metadata, growing, is_native=False, family=family)
+    return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 
 def _shape(schema: ArraySchema, placed: PlacedFiles) -> tuple[int, ...]:
@@ -623,7 +659,7 @@ def _copied_target(
     rules: CopyRules,
 ) -> TargetArray:
     """Describe an array whose values are copied; chunks are those that most files have."""
-    family, schema, numbers = _holders(files, families, placed, path)
+    having, schema, numbers = _holders(files, families, placed, path)
     originals = [_stored_schema(stored[number], path) for number in numbers]
     settings = _all_attributes(schema, attributes)
     is_decoded = any(decoding_of(array, rules) is not None for array in originals)
@@ -633,7 +669,7 @@ def _copied_target(
         replace(schema, encoding=settings),
         originals[0].fill_value,
         None if is_decoded else originals[0].data_type,
-        lacks=len(numbers) < _family_size(families, placed, family),
+        lacks=len(numbers) < _size_of(families, placed, having),
     )
     shape = _shape(schema, placed)
     usual = _usual_chunks(stored, numbers, originals)
@@ -641,11 +677,12 @@ def _copied_target(
     metadata = array_metadata(
         described, shape, chunks, copied_codecs(described.data_type), settings
     )
-    return TargetArray(path, metadata, _growing(schema, placed), is_native=False, family=family)
+    growing = _growing(schema, placed)
+    return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 
-def _family_size(families: Families, placed: PlacedFiles, family: int) -> int:
-    return sum(families.of_file[number] == family for number in placed.files)
+def _size_of(families: Families, placed: PlacedFiles, having: Collection[int]) -> int:
+    return sum(families.of_file[number] in having for number in placed.files)
 
 
 def _fillable(schema: ArraySchema, fill: Any, stored_type: Any, *, lacks: bool) -> ArraySchema:

@@ -43,12 +43,10 @@ class Families(Record):
     """-1 for files that cannot be used."""
     misfits: tuple[Misfit, ...]
 
-    def array(self, path: str) -> tuple[int, ArraySchema]:
-        """Find the first family with an array."""
-        for number, schema in enumerate(self.schemas):
-            if path in schema.by_path:
-                return number, schema.by_path[path]
-        raise KeyError(path)
+    def array(self, path: str) -> tuple[tuple[int, ...], ArraySchema]:
+        """Find the families with an array, and its schema in the first of them."""
+        having = tuple(n for n, schema in enumerate(self.schemas) if path in schema.by_path)
+        return having, self.schemas[having[0]].by_path[path]
 
     def only(self, files: Collection[int]) -> Self:
         """Forget the arrays of families of which no file is used; families keep their numbers."""
@@ -326,9 +324,25 @@ class CommonAttributes(Record):
     misfits: tuple[Misfit, ...] = ()
 
 
-def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> CommonAttributes:
-    """Find out which attributes all files share, and settle the others by the rule."""
+def common_attributes(
+    files: Sequence[FileFacts], rule: AttributeRule, there: Collection[str] | None = None
+) -> CommonAttributes:
+    """Find out which attributes all files share, and settle the others by the rule.
+
+    If files are appended, `there` are the arrays that attributes of earlier files became. No
+    others can: nobody knows their values for the steps that exist.
+    """
     merged, differing = _merged(files)
+    late: list[tuple[str, str]] = []
+    if rule == "promote" and there is not None:
+        late = [each for each in differing if _promoted_path(*each, merged) not in there]
+        differing = [each for each in differing if each not in late]
+        differing += [
+            (path, name)
+            for path, attributes in merged.items()
+            for name in attributes
+            if (path, name) not in differing and _promoted_path(path, name, merged) in there
+        ]
     promoted: dict[str, list[Any]] = {}
     misfits: list[Misfit] = []
     for path, name in differing:
@@ -340,12 +354,15 @@ def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> Common
             ]
         if rule != "first":
             merged[path].pop(name, None)
+    for path, name in late:
+        merged[path].pop(name, None)
     shown = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in differing))
     done = {"drop": "left out", "first": "taken from the first file", "promote": "made arrays"}
-    notes = (
-        (f"attributes that differ were {done[rule]}: {shown}",) if shown and rule in done else ()
-    )
-    return CommonAttributes(merged, promoted, notes, tuple(misfits))
+    notes = [f"attributes that differ were {done[rule]}: {shown}"] if shown and rule in done else []
+    if late:
+        listed = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in late))
+        notes.append(f"attributes that differ were left out, as earlier files had none: {listed}")
+    return CommonAttributes(merged, promoted, tuple(notes), tuple(misfits))
 
 
 def _merged(

@@ -1,6 +1,7 @@
 """The dimensions that files have, and along which of them they should be joined."""
 
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -104,8 +105,8 @@ def suggest_dimension(dimensions: Sequence[Dimension]) -> str | None:
     return None
 
 
-def advise(dimensions: Sequence[Dimension]) -> str:
-    """List dimensions, and advise along which one files are joined."""
+def advise(dimensions: Sequence[Dimension], url: str = "") -> str:
+    """List dimensions, and advise along which one files are joined; `url` is that of a file."""
     shown = ", ".join(map(str, dimensions[:_MOST_SHOWN]))
     more = len(dimensions) - _MOST_SHOWN
     text = f"the files have {shown or 'no dimensions'}" + (f" and {more} more" if more > 0 else "")
@@ -116,7 +117,8 @@ def advise(dimensions: Sequence[Dimension]) -> str:
         return f"{text}. Choose one, or several, of those whose values differ"
     return (
         f"{text}. If the names of the files tell where they go, name the pattern, such as"
-        " from_name='*_%Y%m%d.nc'; or join them in the order given, with by='order'"
+        f" from_name='*_%Y%m%d{PurePosixPath(url).suffix}'; or join them in the order given, with"
+        " by='order'"
     )
 
 
@@ -134,6 +136,7 @@ def require_dimensions(files: Sequence[FileFacts], options: CombineOptions) -> N
         if not is_known:
             raise InvalidInputError(
                 f"no file has the dimension {name!r}, along which files are to be joined, nor a"
-                f" coordinate {coordinate!r}: {advise(find_dimensions(readable, options.concat))}",
+                f" coordinate {coordinate!r}: "
+                f"{advise(find_dimensions(readable, options.concat), readable[0].url)}",
                 ErrorKind.BAD_METADATA,
             )

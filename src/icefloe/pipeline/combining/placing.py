@@ -8,6 +8,7 @@ dimensions); others must lie one behind the other, in the direction that most of
 import math
 from bisect import bisect, bisect_left
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice, product
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ class Placed(Record):
     """Positions behind which steps are missing, and about how many."""
     late: tuple[int, ...] = ()
     """Blocks that went before the end of what was there."""
+    ahead: int = 0
+    """How many steps come before what was there, which moves by as many."""
 
 
 def place(
@@ -60,6 +63,8 @@ def place(
 
     >>> place([np.array([3, 4]), np.array([1, 2])]).starts
     array([2, 0])
+    >>> place([np.array([3, 4])], existing=np.array([8, 9])).ahead
+    2
     """
     refusals: dict[int, Refusal] = {}
     starts = np.full(len(blocks), -1, np.int64)
@@ -84,20 +89,19 @@ def place(
     twins = {n: owner.setdefault(rank.tobytes(), n) for n, rank in ranks.items()}
     distinct = list(owner.values())
     if gaps == "leave":
-        axis = _place_regularly(blocks, distinct, there, descends, refusals, starts)
+        axis, ahead = _place_regularly(blocks, distinct, there, descends, refusals, starts)
     else:
-        axis = _place_behind(blocks, distinct, ranks, rank_of_axis, there, refusals, starts)
+        axis, ahead = _place_around(blocks, distinct, ranks, rank_of_axis, there, refusals, starts)
     for number, twin in twins.items():
         starts[number] = starts[twin]
         if twin in refusals and number != twin:
             refusals[number] = refusals[twin]
-    late = tuple(
-        number for number in usable if 0 <= starts[number] < len(there) and existing is not None
-    )
+    behind = ahead + len(there)
+    late = tuple(number for number in usable if ahead <= starts[number] < behind)
     gaps_found = (
-        _left_free(axis, starts, blocks, len(there)) if gaps == "leave" else find_gaps(axis)
+        _left_free(axis, starts, blocks, (ahead, behind)) if gaps == "leave" else find_gaps(axis)
     )
-    return Placed(starts, len(axis), axis, refusals, gaps_found, late)
+    return Placed(starts, len(axis), axis, refusals, gaps_found, late, ahead)
 
 
 def _check(block: Values, number: int, refusals: dict[int, Refusal]) -> bool:
@@ -162,7 +166,7 @@ def _ranks(
     return dict(zip(blocks, parts, strict=True)), existing
 
 
-def _place_behind(
+def _place_around(
     blocks: Sequence[Values],
     distinct: list[int],
     ranks: dict[int, Ints],
@@ -170,26 +174,43 @@ def _place_behind(
     there: Values,
     refusals: dict[int, Refusal],
     starts: Ints,
-) -> Values:
-    """Put blocks one behind the other; those that lie within the existing steps fall into place."""
+) -> tuple[Values, int]:
+    """Put blocks one behind the other, before and behind the existing steps.
+
+    Those that lie within the existing steps fall into place. Return the axis, and how many steps
+    come before the existing ones.
+    """
+    before: list[int] = []
     behind: list[int] = []
-    last = axis_ranks[-1] if len(axis_ranks) else -1
+    first, last = (axis_ranks[0], axis_ranks[-1]) if len(axis_ranks) else (-1, -1)
     for number in distinct:
         rank = ranks[number]
         if rank[0] > last:
             behind.append(number)
+        elif rank[-1] < first:
+            before.append(number)
         elif (position := _position(axis_ranks, rank)) is not None:
             starts[number] = position
         else:
             refusals[number] = Refusal(
                 Kind.LATE,
-                "it lies before the end of the existing steps, where no room was left for it",
+                "it lies between existing steps, where no room was left for it: ingest all files"
+                " again, with gaps='leave'",
             )
-    remaining = _without_overlaps(behind, ranks, refusals)
-    # Each block starts where all before it end.
-    lengths = np.array([len(blocks[number]) for number in remaining], np.int64)
-    starts[remaining] = len(there) + np.cumsum(lengths) - lengths
-    return np.concatenate([there, *(blocks[number] for number in remaining)])
+    before = _without_overlaps(before, ranks, refusals)
+    behind = _without_overlaps(behind, ranks, refusals)
+    ahead = sum(len(blocks[number]) for number in before)
+    starts[starts >= 0] += ahead
+    starts[before] = _one_after_the_other(blocks, before)
+    starts[behind] = ahead + len(there) + _one_after_the_other(blocks, behind)
+    parts = [[blocks[number] for number in numbers] for numbers in (before, behind)]
+    return np.concatenate([*parts[0], there, *parts[1]]), ahead
+
+
+def _one_after_the_other(blocks: Sequence[Values], numbers: Sequence[int]) -> Ints:
+    """Return where each block starts, which is where all before it end."""
+    lengths = np.array([len(blocks[number]) for number in numbers], np.int64)
+    return np.cumsum(lengths) - lengths
 
 
 def _position(axis: Ints, values: Ints) -> int | None:
@@ -232,14 +253,17 @@ def _place_regularly(
     descends: bool,  # noqa: FBT001 - the direction
     refusals: dict[int, Refusal],
     starts: Ints,
-) -> Values:
-    """Put blocks where they belong on an axis of equal steps, free places between them."""
+) -> tuple[Values, int]:
+    """Put blocks where they belong on an axis of equal steps, free places between them.
+
+    Return the axis, and how many steps come before the existing ones.
+    """
     flat = np.unique(np.concatenate([there, *(blocks[number] for number in distinct)]))
     step = _smallest_step(there if len(there) > 1 else flat)
     origin = there[0] if len(there) else (flat[-1] if descends else flat[0])
     sign = -1 if descends else 1
-    reached = len(there)
-    taken: dict[int, int] = {}  # by position, the block that covers it
+    taken: dict[int, int] = {}  # by position from the origin, the block that covers it
+    places: dict[int, int] = {}  # by block, its first position
     for number in sorted(distinct):
         # Positions count steps from the origin; on a regular axis they are whole, but for rounding.
         positions = (blocks[number] - origin) * sign / step
@@ -251,21 +275,19 @@ def _place_regularly(
             refusals[number] = Refusal(
                 Kind.GAP, f"it does not lie on equal steps of {step}, as gaps='leave' needs"
             )
-        elif whole[0] < 0:
-            refusals[number] = Refusal(Kind.LATE, "it lies before the first existing step")
         elif (hit := next((taken[at] for at in whole.tolist() if at in taken), None)) is not None:
             refusals[number] = Refusal(Kind.OVERLAP, "it overlaps", hit)
         else:
             taken.update(dict.fromkeys(whole.tolist(), number))
-            starts[number] = whole[0]
-            reached = max(reached, int(whole[-1]) + 1)
-    steps = np.arange(len(there), reached)
-    more = (origin + sign * step * steps).astype(flat.dtype)
-    axis = np.concatenate([there, more])
-    for number in distinct:  # as the files have it, to the last bit
-        if (start := int(starts[number])) >= len(there):
-            axis[start : start + len(blocks[number])] = blocks[number]
-    return axis
+            places[number] = int(whole[0])
+    ahead = -min(0, min(places.values(), default=0))
+    reached = max(len(there), 1 + max(taken, default=-1))
+    axis = (origin + sign * step * np.arange(-ahead, reached)).astype(flat.dtype)
+    for number, position in places.items():  # as the files have it, to the last bit
+        starts[number] = position + ahead
+        axis[starts[number] : starts[number] + len(blocks[number])] = blocks[number]
+    axis[ahead : ahead + len(there)] = there
+    return axis, ahead
 
 
 def _smallest_step(values: Values) -> Any:
@@ -290,7 +312,7 @@ def find_gaps(axis: Values) -> tuple[tuple[int, int], ...]:
 
 
 def _left_free(
-    axis: Values, starts: Ints, blocks: Sequence[Values], there: int
+    axis: Values, starts: Ints, blocks: Sequence[Values], there: tuple[int, int]
 ) -> tuple[tuple[int, int], ...]:
     """List runs of places without a block, as the position before each and its length.
 
@@ -298,8 +320,9 @@ def _left_free(
     """
     # One more block begins, or one ends, at each edge; where the sum is 0 there is no block.
     edges = np.zeros(len(axis) + 1, np.int64)
-    edges[0] += 1
-    edges[there] -= 1
+    first, end = there
+    edges[first] += 1
+    edges[end] -= 1
     for number in np.flatnonzero(starts >= 0).tolist():
         edges[starts[number]] += 1
         edges[starts[number] + len(blocks[number])] -= 1
@@ -328,6 +351,8 @@ class PlacedFiles(Record):
     coordinates: Mapping[str, str] = field(default_factory=dict)
     """By dimension, the path of the array that decided."""
     axes: Mapping[str, "_Axis"] = field(default_factory=dict)
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    """By dimension, how many steps come before those that were there."""
 
     def row(self, number: int) -> int:
         """Find a file."""
@@ -349,7 +374,6 @@ class _Axis(Record):
     placed: Placed
     calendar: str | None
     fills_gaps: bool
-    existing: int
 
     def filled(self, target: LoadedValues) -> list[tuple[int, NDArray[Any]]]:
         if not self.fills_gaps:
@@ -357,7 +381,7 @@ class _Axis(Record):
         units = parse_units(target.units, target.calendar) if self.calendar else None
         runs = []
         for position, count in self.placed.gaps:
-            start = max(position + 1, self.existing)
+            start = position + 1
             values = self.placed.axis[start : position + 1 + count]
             if len(values):
                 kind = target.values.dtype
@@ -383,6 +407,7 @@ def place_files(
     placed: dict[str, _Axis] = {}
     coordinates: dict[str, str] = {}
     starts: dict[str, NDArray[np.int64]] = {}
+    late: set[int] = set()
     left = list(usable)
     for name in options.concat:
         path = _coordinate_path(files, left, name, options, misfits)
@@ -395,17 +420,17 @@ def place_files(
             number = left[position]
             against = None if refusal.against is None else files[left[refusal.against]].url
             misfits[number] = _misfit(files[number], refusal, name, against)
-        is_filling = options.gaps == "leave"
-        placed[name] = _Axis(outcome, calendar, is_filling, 0 if there is None else len(there))
+        placed[name] = _Axis(outcome, calendar, options.gaps == "leave")
         column = np.full(len(files), -1, np.int64)
         column[left] = outcome.starts
         starts[name] = column
+        late |= {left[block] for block in outcome.late}
     remaining = [number for number in usable if number not in misfits]
     misfits |= _duplicates(files, families, remaining, starts, options)
     remaining = [number for number in remaining if number not in misfits]
     if options.gaps == "fail":
         misfits |= _gap_misfits(files, remaining, placed, starts)
-    coverage = _coverage(files, families, remaining, placed, starts)
+    coverage = _coverage(files, families, remaining, placed, starts, late)
     return PlacedFiles(
         files=tuple(usable),
         starts={name: column[list(usable)] for name, column in starts.items()},
@@ -414,6 +439,7 @@ def place_files(
         coverage=coverage,
         coordinates=coordinates,
         axes=placed,
+        ahead={name: axis.placed.ahead for name, axis in placed.items() if axis.placed.ahead},
     )
 
 
@@ -551,6 +577,7 @@ def _coverage(
     numbers: Sequence[int],
     placed: Mapping[str, _Axis],
     starts: Mapping[str, NDArray[np.int64]],
+    late: AbstractSet[int],
 ) -> Coverage:
     gaps = []
     for name, axis in placed.items():
@@ -558,14 +585,6 @@ def _coverage(
             end = position + 1 + (count if axis.fills_gaps else 0)
             if position >= 0 and end < axis.placed.length:
                 gaps.append(Gap(name, axis.show(position), axis.show(end), count))
-    late = sorted(
-        {
-            files[number].url
-            for name, axis in placed.items()
-            for number in numbers
-            if 0 <= starts[name][number] < axis.existing
-        }
-    )
     filled = {name: axis for name, axis in placed.items() if axis.placed.length}
     return Coverage(
         {name: axis.placed.length for name, axis in placed.items()},
@@ -573,7 +592,7 @@ def _coverage(
         {name: axis.show(axis.placed.length - 1) for name, axis in filled.items()},
         tuple(gaps),
         *_holes(files, families, numbers, starts),
-        tuple(late),
+        tuple(sorted({files[number].url for number in numbers if number in late})),
     )
 
 

@@ -27,9 +27,10 @@ from icefloe.pipeline.copying.layouts import (
 )
 from icefloe.pipeline.copying.origins import CopySource, Needs
 from icefloe.pipeline.copying.transfer import ArrayCopy
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
 from icefloe.pipeline.writing.dataset import find_document, get_document, make_groups
-from icefloe.pipeline.writing.provenance import RECORDS_GROUP, is_record, record_path
+from icefloe.pipeline.writing.provenance import is_record, record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
@@ -250,7 +251,7 @@ def _plan_copy(session: SessionState, number: int, path: str, slab: Slab | None)
     if slab is not None and made.grid:
         boxes[0][0] = (slab.first, slab.end)
     spans = np.array(boxes, np.int64).reshape(len(boxes), len(made.grid), 2)
-    return made.plan(number, TargetArray(path, {}, (), is_native=True, family=0), spans)
+    return made.plan(number, TargetArray(path, {}, (), is_native=True, families=(0,)), spans)
 
 
 def digest_of(

@@ -99,7 +99,7 @@ def _kind(facts: Sequence[FileFacts], combined: Combined, rows: Sequence[int]) -
     ]
     return replace(
         combined,
-        arrays=tuple(replace(array, family=0) for array in arrays),
+        arrays=tuple(replace(array, families=(0,)) for array in arrays),
         files=tuple(numbers),
         families=(0,) * len(numbers),
         starts=starts,
@@ -153,7 +153,7 @@ def _stored_array(
     metadata = array_metadata(
         schema, shape, chunks, list(schema.codecs), {**settings, **schema.encoding}
     )
-    return TargetArray(joined.path, metadata, joined.growing, is_native=False, family=0)
+    return TargetArray(joined.path, metadata, joined.growing, is_native=False, families=(0,))
 
 
 # -- arrays of pieces ------------------------------------------------------------------------

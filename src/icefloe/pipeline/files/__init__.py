@@ -4,3 +4,6 @@ from typing import Final
 
 FILES_CHECKED: Final = 2
 """The default of `ValueCheck`; here because commands load this module quickly."""
+
+RECORDS_GROUP: Final = "icefloe/sources"
+"""The group below which datasets have the records of their files."""

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.codecs import TIFF_SEGMENT
+from icefloe.codecs import TIFF_SEGMENT, TiffSegment
 from icefloe.pipeline.files.describing import FileContent, RawArray, computed_array
 from icefloe.pipeline.files.facts import canonical_json
 from icefloe.pipeline.files.geotiff import GeoTags, band_attributes, stack_of
@@ -167,7 +167,7 @@ class Page:
         settings: dict[str, Any] = {"compression": compression}
         if is_image:
             settings |= self._image_settings(compression)
-            return ({"name": TIFF_SEGMENT, "configuration": settings},)
+            return (TiffSegment(**settings).to_dict(),)
         if self.endian == "big":
             settings["endian"] = "big"
         if predictor != 1:
@@ -178,7 +178,7 @@ class Page:
                 settings["scale"] = 255
         if self.value(266, 1) == 2:
             settings["reversed_bits"] = True
-        return ({"name": TIFF_SEGMENT, "configuration": settings},)
+        return (TiffSegment(**settings).to_dict(),)  # as arrays that are there have it
 
     def _require_supported(self, compression: str, predictor: int) -> None:
         if predictor not in {1, 2, 3} and compression not in _IMAGES:

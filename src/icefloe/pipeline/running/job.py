@@ -23,7 +23,7 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import Coordinates
-from icefloe.format.ids import NodeId
+from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.regions import LinkedRegion
@@ -32,7 +32,12 @@ from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.running.engines import Engine, Rows, WorkerContext
-from icefloe.pipeline.running.orphans import JOB_METADATA, clear_attempt, note_key
+from icefloe.pipeline.running.orphans import (
+    JOB_METADATA,
+    clear_attempt,
+    note_key,
+    remove_replaced,
+)
 from icefloe.pipeline.running.progress import OnProgress, Watch
 from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record, field, replace
@@ -408,6 +413,8 @@ class Wave(Record, kw_only=True):
     """Of the commit, unless the caller has one; `{chunks}` stands for the number of new chunks."""
     metadata: Mapping[str, Any]
     worker_context: WorkerContext[Any]
+    finish: Callable[[], None] | None = None
+    """Change what is linked, in the session."""
     require_openable: Callable[[], tuple[str, ...]]
     """Raise if the linked arrays cannot be opened; return notes for the report."""
 
@@ -465,6 +472,8 @@ class Job:
             outcome.note(written)
             for array in wave.plan.arrays:
                 link_manifests(state, array.path, written.regions.get(array.number, []))
+            if wave.finish is not None:
+                wave.finish()
             notes = wave.require_openable()
             with self.watch.stage("commit", self.target.branch), outcome.deciding():
                 work = commit(
@@ -476,6 +485,12 @@ class Job:
                     log_writer=self._log_writer(wave, written, built),
                 )
                 snapshot = str(run_blocking(work))
+            if wave.finish is not None:
+                files = self.target.repo.list_manifest_files(snapshot)
+                linked = {manifest_key(ManifestId.parse(file.id)) for file in files}
+                remove_replaced(
+                    self.context, self.id, sorted(outcome.used - linked - written.copies)
+                )
         return Committed(
             snapshot=snapshot,
             references=written.references,

@@ -125,7 +125,7 @@ class NativeProducer(Record, kw_only=True):
         if not self.options.overwrite:
             raise InvalidInputError(
                 f"there is an array or group at /{taken[0]} already: choose another group, or say"
-                " that it is to be replaced (overwrite)",
+                " that it is to be replaced (overwrite=True)",
                 ErrorKind.NODE_ALREADY_EXISTS,
                 path=taken[0],
             )

@@ -144,6 +144,14 @@ def clear_staging(context: RepoContext, job: str) -> None:
         )
 
 
+def remove_replaced(context: RepoContext, job: str, keys: list[str]) -> None:
+    """Remove manifests that a job wrote, and replaced by others in the same commit."""
+    try:
+        _delete(context, keys)
+    except IcefloeError as error:  # the commit is there
+        _log.warning("job %s left manifests that garbage collection removes (%s)", job, error)
+
+
 def clear_attempt(
     context: RepoContext, job: str, *, used: AbstractSet[str], successful: int = 0
 ) -> int:

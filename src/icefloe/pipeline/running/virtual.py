@@ -11,6 +11,7 @@ import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import batched
 from typing import Any, Final
 
@@ -70,6 +71,7 @@ from icefloe.pipeline.writing.building import (
     check_of,
     cut_by_region,
     cut_into_waves,
+    make_room,
     placed_file,
     places_table,
     plan_arrays,
@@ -95,6 +97,7 @@ from icefloe.pipeline.writing.provenance import (
     read_record,
     recorded_files,
     sort_sources,
+    steps_ahead,
     without_occupied,
     write_record,
 )
@@ -280,6 +283,7 @@ class VirtualProducer(Record, kw_only=True):
         for number, combined in enumerate(waves):
             wave = replace(files, combined=combined)
             if number:  # on top of what the waves before left
+                wave = replace(wave, combined=replace(combined, ahead={}))
                 session = job.session()
                 existing = read_existing(session.store, group, self.options)
                 record = read_record(session.store, group)
@@ -307,7 +311,8 @@ class VirtualProducer(Record, kw_only=True):
         write_native(store, group, combined)
         recorded = recorded_files(files.facts, combined, self.options)
         settings = options_to_json(self.options, self.parse)
-        write_record(store, group, files.record, recorded, settings, files.grid())
+        ahead = steps_ahead(combined, self.options)
+        write_record(store, group, files.record, recorded, settings, files.grid(), ahead)
 
 
 def plan_references(
@@ -330,7 +335,9 @@ def plan_references(
     state = session._session  # noqa: SLF001 - the same package
     arrays = plan_arrays(state, group, files.facts, combined, kept_paths=kept)
     plan = WritePlan(job.id, tuple(arrays))
-    places = places_table(files.facts, combined, files.known_urls())
+    # Chunks that move have to leave the places of all files.
+    known = {file.url for file in files.facts} if combined.ahead else files.known_urls()
+    places = places_table(files.facts, combined, known)
     placed = scanned.matching(places, "number").map(_place, plan, int(time.time()), columns=PLACED)
     tasks = write_tasks(references, job.cores)
     return Wave(
@@ -344,8 +351,17 @@ def plan_references(
         message=f"{counted(len(combined.files), 'file')} by reference",
         metadata={"icefloe.files": len(combined.files)},
         worker_context=workers,
+        finish=partial(_make_room, session, group, files) if combined.ahead else None,
         require_openable=lambda: notes,
     )
+
+
+def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
+    assert files.existing is not None, "there is something to come before"
+    state = session._session  # noqa: SLF001 - the same package
+    before = Repository(state.context).readonly_session(snapshot_id=session.snapshot_id)
+    stored = before._session  # noqa: SLF001 - the same package
+    make_room(state, stored, group, files.facts, files.combined, files.existing)
 
 
 def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.effects import map_concurrently
+from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
@@ -34,6 +34,7 @@ from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
 from icefloe.transactions.external_manifests import build_region, plan_array
+from icefloe.transactions.rearrange import move_stored
 from icefloe.transactions.session import SessionState
 
 type CellBox = tuple[tuple[int, int], ...]
@@ -126,7 +127,7 @@ def _plan(
 ) -> ArrayPlan:
     made = MadeArray.at(session, joined_path(group, array.path))
     slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
-    target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
+    target = TargetArray(array.path, slim, array.growing, is_native=False, families=array.families)
     spans = _spans(facts, combined, array, made.grid)
     return made.plan(number, target, spans, combined.givers(array))
 
@@ -185,6 +186,32 @@ def _spans(
         spans[:, axis, 0] = starts // array.chunks[axis]
         spans[:, axis, 1] = -(-(starts + lengths) // array.chunks[axis])
     return spans
+
+
+def make_room(
+    session: SessionState,
+    stored: SessionState,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    existing: Existing,
+) -> None:
+    """Move chunks behind the steps that come before the first one.
+
+    `stored` has the chunks as they were. Places of the files stay as they are.
+    """
+    targets = {array.path: array for array in combined.arrays}
+    for array in existing.schema.arrays:
+        steps = [combined.ahead.get(name, 0) for name in array.dimensions]
+        if array.path in existing.values or not any(steps):
+            continue
+        made = MadeArray.at(session, joined_path(group, array.path))
+        offset = [step // chunk for step, chunk in zip(steps, array.chunks, strict=True)]
+        taken = None
+        if stored is not session and array.path in targets:
+            spans = _spans(facts, combined, targets[array.path], made.grid)
+            taken = np.concatenate([cells_of(tuple(box)) for box in spans.tolist()])
+        run_blocking(move_stored(session, stored, made.path, offset, taken))
 
 
 def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
@@ -246,7 +273,7 @@ def put_in_place(
     `parsed` is the stamp of the state in which the file was when it was parsed. Workers that lost
     their work parse files again, and a file may have changed meanwhile.
     """
-    if file.family != array.target.family:
+    if file.family not in array.target.families:
         return None
     if array.givers is not None and number not in array.givers:
         return None
@@ -313,7 +340,7 @@ def cut_into_waves(
     Files at the same place along the first dimension stay together, even if they have more.
     """
     name = options.concat[0]
-    reached = 0 if existing is None else existing.lengths[name]
+    reached = 0 if existing is None else existing.lengths[name] + combined.ahead.get(name, 0)
     waves = _rows_of_waves(facts, combined, name, most)
     for rows in waves:
         ends = [
@@ -349,7 +376,8 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
     arrays = tuple(
         _shortened(array, name, length)
         for array in combined.arrays
-        if array.growing or array.family in families  # others come with the first of their files
+        # Those that do not grow come with the first of their files.
+        if array.growing or not set(array.families).isdisjoint(families)
     )
     native = {}
     for array in arrays:

@@ -141,7 +141,10 @@ def _loaded_values(array: "zarr.Array[Any]", parent: "zarr.Array[Any] | None") -
 def write_metadata(
     store: IcechunkStore, group: str, combined: Combined, existing: Existing | None
 ) -> None:
-    """Make the groups and arrays, or give those that are there their new lengths."""
+    """Make the groups and arrays, or give those that are there their new lengths.
+
+    Values of small arrays move where steps come before the first one.
+    """
     there = set() if existing is None else set(existing.schema.by_path)
     if existing is None:
         make_groups(store, group, combined.groups)
@@ -155,6 +158,41 @@ def write_metadata(
         else:
             metadata = array.metadata
         put_document(store, key, json.dumps(metadata).encode())
+    if existing is not None:
+        _lengthen_others(store, group, combined, existing)
+        _move_values(store, group, combined, existing)
+
+
+def _lengthen_others(
+    store: IcechunkStore, group: str, combined: Combined, existing: Existing
+) -> None:
+    """Lengthen arrays to which no file adds like the others, if coordinates place files."""
+    if not combined.by_values:
+        return
+    others = existing.schema.by_path.keys() - {array.path for array in combined.arrays}
+    for path in sorted(others):
+        schema, key = existing.schema.by_path[path], f"{joined_path(group, path)}/zarr.json"
+        if ANY_LENGTH not in schema.shape:
+            continue
+        metadata = json.loads(get_document(store, key))
+        metadata["shape"] = [
+            combined.lengths[name] if length == ANY_LENGTH else length
+            for name, length in zip(schema.dimensions, schema.shape, strict=True)
+        ]
+        put_document(store, key, json.dumps(metadata).encode())
+
+
+def _move_values(store: IcechunkStore, group: str, combined: Combined, existing: Existing) -> None:
+    """Move the values of small arrays behind the steps that come before them."""
+    for path, loaded in existing.values.items():
+        ahead = combined.ahead.get(existing.schema.by_path[path].dimensions[0], 0)
+        if not ahead:
+            continue
+        target = zarr.open_array(store, path=joined_path(group, path), mode="r+")
+        values = np.array(target[...])
+        values[:ahead] = target.fill_value
+        values[ahead : ahead + len(loaded.values)] = loaded.values
+        target[...] = values
 
 
 def make_groups(

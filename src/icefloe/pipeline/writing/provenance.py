@@ -29,6 +29,7 @@ from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
 from icefloe.pipeline.combining.report import Misfit
+from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.pipeline.files.facts import (
     FileFacts,
     Kind,
@@ -40,13 +41,11 @@ from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
 
-RECORDS_GROUP: Final = "icefloe/sources"
-"""Below it are the records of all groups."""
-
 _UNKNOWN: Final = -1
 _TEXTS: Final = ("url", "etag", "variables", "further")
 _NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
 _OF_STATE: Final = frozenset({"url", "etag", "size", "modified"})
+_OF_PLACE: Final = frozenset({"start", "further"})
 _OPTIONS: Final = "icefloe"
 _GRID: Final = "grid"
 
@@ -191,11 +190,13 @@ def write_record(
     files: Sequence[RecordedFile],
     options: Mapping[str, Any],
     grid: Mapping[str, str] | None = None,
+    ahead: Sequence[int] = (),
 ) -> None:
     """Add files to the record of a group.
 
     Those that are in it already are replaced, but for the time at which they first came. `grid`
-    are digests of coordinates that all files share, by path.
+    are digests of coordinates that all files share, by path. `ahead` are the steps that come
+    before all others, along each dimension that files are joined along.
     """
     rows = {} if before is None else before.by_url()
     again = [
@@ -210,9 +211,12 @@ def write_record(
         record.attrs[_OPTIONS] = {**options, _GRID: dict(grid or {})}
     elif (merged := {**before.grid, **(grid or {})}) != before.grid:
         record.attrs[_OPTIONS] = {**before.options, _GRID: merged}
+    behind = () if before is None or not any(ahead) else _moved_behind(before, ahead).files
     for name in (*_TEXTS, *_NUMBERS):
         array = _require(record, name, len(rows))
         start = array.shape[0]
+        if behind and name in _OF_PLACE:
+            array[:] = _values(name, behind)
         if more:
             array.resize((start + len(more),))
             array[start:] = _values(name, more)
@@ -286,6 +290,10 @@ def options_from_json(
         ) from error
 
 
+def _named(group: str) -> str:
+    return f"group {group!r}" if group else "root group"
+
+
 def recorded_options(
     store: IcechunkStore, group: str, preprocess: Preprocess | None = None
 ) -> tuple[CombineOptions, ParseOptions]:
@@ -293,8 +301,9 @@ def recorded_options(
     record = read_record(store, group)
     if record is None:
         raise InvalidInputError(
-            f"the group {group!r} has no record of sources: give options (along which dimensions"
-            " are files joined?), or make it with virtualize",
+            f"the {_named(group)} has no record of sources, so that no files can be appended to it."
+            " Copies have none: copy all files again (overwrite=True), or write further steps with"
+            " xarray",
             ErrorKind.BAD_METADATA,
         )
     return options_from_json(record.options, preprocess)
@@ -319,7 +328,7 @@ def recorded_files(
 
 def _recorded(file: FileFacts, box: _Box, now: int) -> RecordedFile:
     (start, length), *others = box
-    further = " ".join(f"{first}+{steps}" for first, steps in others)
+    further = _further(others)
     return RecordedFile(
         state=file.state,
         start=start,
@@ -328,6 +337,22 @@ def _recorded(file: FileFacts, box: _Box, now: int) -> RecordedFile:
         ingested=now,
         further=further,
     )
+
+
+def _further(places: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"{first}+{steps}" for first, steps in places)
+
+
+def _moved_behind(record: SourceRecord, ahead: Sequence[int]) -> SourceRecord:
+    """Return a record whose files lie behind new steps."""
+    files = []
+    for file in record.files:
+        (start, _), *others = (
+            (first + steps, length)
+            for (first, length), steps in zip(_recorded_box(file), ahead, strict=False)
+        )
+        files.append(replace(file, start=start, further=_further(others)))
+    return replace(record, files=tuple(files))
 
 
 def _box(file: FileFacts, combined: Combined, row: int, options: CombineOptions) -> _Box:
@@ -339,6 +364,11 @@ def _recorded_box(file: RecordedFile) -> _Box:
     matches = [_PLACE.fullmatch(text) for text in file.further.split()]
     others = [(int(match[1]), int(match[2])) for match in matches if match is not None]
     return ((file.start, file.length), *others)
+
+
+def steps_ahead(combined: Combined, options: CombineOptions) -> list[int]:
+    """Return how many steps come before those that were there, along each dimension."""
+    return [combined.ahead.get(name, 0) for name in options.concat]
 
 
 def without_occupied(
@@ -353,8 +383,9 @@ def without_occupied(
     A file that changed takes its own place again, and no other: what it had elsewhere would go
     on pointing to the state that is gone.
     """
-    if record is None or existing is None or not combined.files:
+    if record is None or existing is None or not combined.arrays:
         return combined
+    record = _moved_behind(record, steps_ahead(combined, options))
     refused = _refused(facts, combined, options, record)
     if not refused:
         return combined
