@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "tools" / "browser"
 UNPACKED = ROOT / ".cache" / "browser"
 _OPTIONS = ("--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+
+expect.set_options(timeout=60_000)  # a busy machine is no failure
 
 
 @contextmanager
