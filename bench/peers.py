@@ -184,6 +184,8 @@ def _obstore(location: Location) -> Any:
 
 
 def _run(side: str, location: Location, environment: dict[str, str]) -> Figures:
+    if side == ZARRS and not location.is_local:
+        environment = environment | {"RAYON_NUM_THREADS": str(_AT_ONCE)}
     done = subprocess.run(
         [sys.executable, "-m", __name__, side, location.dumps()],
         capture_output=True,
@@ -256,7 +258,7 @@ def _plain(location: Location) -> Callable[[str], Callable[[], Any]]:
 
 def _zarrs(location: Location) -> Callable[[str], Callable[[], Any]]:
     settings = {"path": "zarrs.ZarrsCodecPipeline", "strict": True}
-    if not location.is_local:
+    if not location.is_local:  # so does RAYON_NUM_THREADS: each of its threads waits by itself
         settings["chunk_concurrent_maximum"] = _AT_ONCE
         zarr.config.set({"threading.max_workers": _AT_ONCE})
     zarr.config.set({f"codec_pipeline.{name}": value for name, value in settings.items()})
