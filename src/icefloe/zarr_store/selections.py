@@ -331,6 +331,7 @@ class _Reading:
         refs = await find_refs(session, node, coordinates)
         work: list[Promise | ChunkRequest] = []
         if ahead is not None:
+            await ahead.planned()
             promises, refs = ahead.claim(node.id, refs)
             work += promises
         # A pack that is still in memory has no ranges.
@@ -390,8 +391,13 @@ class _Reading:
         self._results[row] = self._decoder.decode(data, spec, chunk_selection, out_selection)
 
 
-def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = False) -> None:
+@contextmanager
+def requesting_coordinates(
+    store: IcechunkStore, group: str, *, is_deep: bool = False
+) -> Iterator[None]:
     """Request the coordinates that xarray reads when it opens a group, all at the same time.
+
+    Meanwhile xarray looks at the variables.
 
     These are the small arrays along their own dimension, and times, from which it learns how to
     decode them. With `is_deep`, those of the groups below, too.
@@ -399,6 +405,7 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
     session = far_session(store)
     most_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
     if session is None or not most_bytes or config.get(_CHOICE) != _PATH:
+        yield
         return
     path = f"/{group.strip('/')}"
     prefix = path if path.endswith("/") else f"{path}/"
@@ -413,7 +420,13 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
                 wanted.append((node, every_chunk(node)))
         if len(wanted) == _MOST_COORDINATES:
             break
-    run_blocking(read_ahead(session).request(session, wanted, most_bytes))
+    ahead = read_ahead(session)
+    if wanted:
+        ahead.request_soon(session, wanted, most_bytes)
+    try:
+        yield
+    finally:
+        run_blocking(ahead.planned())
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
