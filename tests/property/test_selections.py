@@ -480,7 +480,7 @@ def test_pace_follows_the_distance() -> None:
         for _ in range(20_000):
             threads = pace.threads(128)
             now += 1 / rate_of(threads)
-            pace.finished(100_000, is_busy=True, most=128)
+            pace.finished(100_000, 0.02, is_busy=True, most=128)
         return pace.threads(128)
 
     assert settle(lambda threads: 50 * threads) == 128

@@ -35,7 +35,7 @@ from zarr.storage import StorePath
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
-from icefloe.format.chunk_table import Coordinates
+from icefloe.format.chunk_table import Coordinates, InlineChunk
 from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode
 from icefloe.pacing import begin_work, memory_budget, work_through
@@ -370,7 +370,7 @@ class _Reading:
             if data is None:
                 data = run_blocking(read_ref(self._session, promise.ref))
             self._decode(promise.place, data)
-        return promise.size_bytes
+        return 0  # others wait for the network
 
     def _read(
         self, request: ChunkRequest, keeping: ReadAhead | None, node: NodeId, most_kept: int
@@ -384,7 +384,7 @@ class _Reading:
                 self._decode(place, data)
                 if keeping is not None:
                     keeping.keep(node, part_of(request, number), data, most_kept)
-        return size_bytes
+        return 0 if isinstance(request.ref, InlineChunk) else size_bytes
 
     def _decode(self, row: int, data: StoredBytes) -> None:
         _, spec, chunk_selection, out_selection, _ = self._batch[row]

@@ -267,7 +267,7 @@ class ShardedRead:
                 ranges, shard.ranges = shard.ranges or [], None
                 for number, start, stop in ranges:
                     self._decode(shard, number, data[start:stop])
-        return len(data)
+        return 0 if isinstance(ref, InlineChunk) else len(data)
 
     def _decoded(self, shard: _Shard, data: StoredBytes) -> Index:
         counts = shard.layout.counts
