@@ -35,8 +35,8 @@ class Pace:
 
     It doubles or halves the number, and measures each for a round: until as many requests have
     ended as there are threads. It does not try fewer than twice the requests that the distance
-    alone keeps under way: its rate, by the time of the quickest request. A rate that collapses makes
-    it forget what it measured.
+    alone keeps under way: the rate, by the time of the quickest request. A rate that collapses
+    makes it forget what it measured.
 
     >>> pace = Pace()
     >>> pace.threads(most=128), pace.threads(most=7)
