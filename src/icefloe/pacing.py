@@ -19,6 +19,9 @@ from icefloe.effects import wait_for
 from icefloe.forks import renew_lock_in_children
 
 _FIRST_THREADS: Final = 64
+_FIRST_AFAR: Final = 128
+_FAR_SECONDS: Final = 0.01
+"""A storage whose requests take longer is far away."""
 _LEAST_THREADS: Final = 16
 _LEAST_ROUND: Final = 16
 _REQUEST_BYTES: Final = 64 << 10
@@ -55,6 +58,14 @@ class Pace:
     def threads(self, most: int) -> int:
         """Return how many threads to use now, at most `most`."""
         return max(1, min(self._threads, most))
+
+    def waited(self, seconds: float) -> None:
+        """Note the time of a request that was made alone, before there is any work."""
+        with self._lock:
+            self._least_seconds = min(self._least_seconds, seconds)
+            if not self._rates and self._ended == 0:
+                is_far = self._least_seconds >= _FAR_SECONDS
+                self._threads = _FIRST_AFAR if is_far else _FIRST_THREADS
 
     def finished(self, size_bytes: int, seconds: float, *, is_busy: bool, most: int) -> None:
         """Note a request that ended; `is_busy` while all threads have something to do.

@@ -79,6 +79,24 @@ def test_what_needed_no_request_teaches_nothing() -> None:
     assert settle(pace, lambda threads: min(threads / 0.02, 1_250), 128, clock, seconds=0.02) >= 64
 
 
+def test_a_distance_that_is_known_before_calls_for_more_threads() -> None:
+    pace = Pace(lambda: 0.0)
+    pace.waited(0.05)
+    assert pace.threads(128) == 128
+    pace.waited(0.02)
+    assert (pace.threads(128), pace.threads(7)) == (128, 7)
+    pace.waited(0.002)
+    assert pace.threads(128) == Pace().threads(128) < 128
+
+
+def test_what_was_measured_counts_more_than_a_single_request() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    chosen = settle(pace, lambda threads: 100_000 / threads, 128, clock)
+    pace.waited(0.05)
+    assert pace.threads(128) == chosen == 16
+
+
 def test_reads_that_do_not_fill_the_threads_teach_nothing() -> None:
     clock = [0.0]
     pace = Pace(lambda: clock[0])
