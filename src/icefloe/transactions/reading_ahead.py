@@ -382,7 +382,7 @@ class ReadAhead:
 
         def plan() -> None:
             try:
-                # Whoever reads one of the chunks learns what is wrong.
+                # The reader of such a chunk asks again, and learns what is wrong.
                 with suppress(IcefloeError, OSError):
                     run_blocking(self.request(session, chunks, most_bytes))
             finally:
