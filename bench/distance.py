@@ -257,7 +257,12 @@ def _work(side: str, concurrency: int, location: Location, rows: Sequence[str]) 
         )
         return dataset
 
-    xr.backends.list_engines()  # imports the readers of all formats, once in a process
+    # What is imported once in a process does not count: the readers of all formats, and parts of
+    # ours that are imported when they are first used.
+    xr.backends.list_engines()
+    if side == "icefloe":
+        importlib.import_module("icefloe.storage.object_store")
+        importlib.import_module("icefloe.storage.clients")
 
     def points(group: str, count: int) -> Callable[[], object]:
         values = opened(group)["values"]

@@ -5,6 +5,7 @@ The caches are bounded in bytes. Files never change, so nothing in a cache can b
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -357,7 +358,7 @@ class Assets:
     ) -> T:
         disk = self._kept if is_immutable else None
         kept = None if disk is None else await disk.find(key)
-        data = (await self._backend.get(key)).data if kept is None else kept
+        data = await self._fetch(key) if kept is None else kept
         if len(data) < expected_bytes:
             raise StorageError(
                 f"{key!r} has {len(data)} bytes where {expected_bytes} were written:"
@@ -376,6 +377,12 @@ class Assets:
         if disk is not None and kept is None:
             await disk.keep(key, data)
         return decoded
+
+    async def _fetch(self, key: str) -> Buffer:
+        since = time.monotonic()
+        fetched = await self._backend.get(key)
+        self.reading_pace.waited(time.monotonic() - since)
+        return fetched.data
 
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
         await self._backend.put(

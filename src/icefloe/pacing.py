@@ -5,6 +5,7 @@ decoded by the same thread. `Pace` learns how many threads are worth while: over
 many, to a server nearby few. `MemoryBudget` limits the bytes that all of them hold.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,9 @@ from icefloe.effects import wait_for
 from icefloe.forks import renew_lock_in_children
 
 _FIRST_THREADS: Final = 64
+_FIRST_AFAR: Final = 128
+_FAR_SECONDS: Final = 0.01
+"""A storage whose requests take longer is far away."""
 _LEAST_THREADS: Final = 16
 _LEAST_ROUND: Final = 16
 _REQUEST_BYTES: Final = 64 << 10
@@ -33,7 +37,9 @@ class Pace:
     """The number of threads that moves most bytes in a second.
 
     It doubles or halves the number, and measures each for a round: until as many requests have
-    ended as there are threads. A rate that collapses makes it forget what it measured.
+    ended as there are threads. It does not try fewer than twice the requests that the distance
+    alone keeps under way: the rate, by the time of the quickest request. A rate that collapses
+    makes it forget what it measured.
 
     >>> pace = Pace()
     >>> pace.threads(most=128), pace.threads(most=7)
@@ -46,15 +52,30 @@ class Pace:
         renew_lock_in_children(self)
         self._threads = _FIRST_THREADS
         self._rates: dict[int, float] = {}
+        self._least_seconds = math.inf
         self._begin_round()
 
     def threads(self, most: int) -> int:
         """Return how many threads to use now, at most `most`."""
         return max(1, min(self._threads, most))
 
-    def finished(self, size_bytes: int, *, is_busy: bool, most: int) -> None:
-        """Note a request that ended; `is_busy` while all threads have something to do."""
+    def waited(self, seconds: float) -> None:
+        """Note the time of a request that was made alone, before there is any work."""
         with self._lock:
+            self._least_seconds = min(self._least_seconds, seconds)
+            if not self._rates and self._ended == 0:
+                is_far = self._least_seconds >= _FAR_SECONDS
+                self._threads = _FIRST_AFAR if is_far else _FIRST_THREADS
+
+    def finished(self, size_bytes: int, seconds: float, *, is_busy: bool, most: int) -> None:
+        """Note a request that ended; `is_busy` while all threads have something to do.
+
+        What moved no bytes over the network was no request.
+        """
+        if size_bytes == 0:
+            return
+        with self._lock:
+            self._least_seconds = min(self._least_seconds, seconds)
             if not is_busy:
                 self._begin_round()
                 return
@@ -63,24 +84,29 @@ class Pace:
                 self._since = self._clock()
                 return
             self._weight += size_bytes + _REQUEST_BYTES
-            if self._ended - self._threads >= max(self._threads, _LEAST_ROUND):
-                self._choose(self._weight / max(self._clock() - self._since, 1e-6), most)
+            count = self._ended - self._threads
+            if count >= max(self._threads, _LEAST_ROUND):
+                passed = max(self._clock() - self._since, 1e-6)
+                self._choose(self._weight / passed, count / passed, most)
 
     def _begin_round(self) -> None:
         self._ended = self._weight = 0
         self._since = self._clock()
 
-    def _choose(self, rate: float, most: int) -> None:
+    def _choose(self, rate: float, requests: float, most: int) -> None:
+        """Choose a number, by the rates of bytes and of requests."""
         rates, threads = self._rates, self._threads
         known = rates.get(threads)
         if known is not None and rate < _COLLAPSED * known:
             rates.clear()
+            self._least_seconds = math.inf
             known = None
         rates[threads] = rate if known is None else (rate + known) / 2
         best = max(rates, key=rates.__getitem__)
         chosen = best if rates[best] > _BETTER * rates[threads] else threads
+        least = max(_LEAST_THREADS, min(2 * requests * self._least_seconds, chosen))
         for other in (2 * chosen, chosen // 2):
-            if other not in rates and _LEAST_THREADS <= other <= most:
+            if other not in rates and least <= other <= most:
                 chosen = other
                 break
         self._threads = chosen
@@ -124,7 +150,8 @@ async def work_through[A](
     most: int,
     at_once: int | None = None,
 ) -> None:
-    """Call a blocking function for all items, on threads; it returns how many bytes it moved.
+    """Call a blocking function for all items, on threads; it returns how many bytes it moved over
+    the network.
 
     The threads of all callers with the same `most` are at most this many, those of this caller at
     most `at_once`: threads that wait for memory in turn would all keep some. The first failure is
@@ -191,7 +218,7 @@ class Work[A]:
     def _work(self) -> None:
         until = time.monotonic() + _TURN_SECONDS
         while (item := self._take()) is not None:
-            size_bytes = 0
+            size_bytes, since = 0, time.monotonic()
             try:
                 size_bytes = self._function(item[0])
             except BaseException as failure:  # noqa: BLE001 - handed to the caller
@@ -199,7 +226,8 @@ class Work[A]:
             is_busy = self._next < len(self._items)
             # Where memory limits the threads, rates say nothing about the storage.
             is_free = self._at_once >= self._pace.threads(self._most)
-            self._pace.finished(size_bytes, is_busy=is_busy and is_free, most=self._most)
+            seconds = time.monotonic() - since
+            self._pace.finished(size_bytes, seconds, is_busy=is_busy and is_free, most=self._most)
             if is_busy and self._threads < self._limit():
                 self.start()
             if is_busy and time.monotonic() > until:

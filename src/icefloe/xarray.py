@@ -24,7 +24,7 @@ from icefloe.opening import ChosenVersion, Source
 from icefloe.storage import Storage
 from icefloe.virtual_chunks.consent import Authorize
 from icefloe.zarr_store import IcechunkStore
-from icefloe.zarr_store.selections import request_coordinates, with_selections
+from icefloe.zarr_store.selections import requesting_coordinates, with_selections
 
 if TYPE_CHECKING:
     from xarray.core.datatree import DataTree
@@ -226,8 +226,7 @@ class IcefloeBackend(BackendEntrypoint):
         version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
-        with with_selections():
-            request_coordinates(store, group or "")
+        with with_selections(), requesting_coordinates(store, group or ""):
             dataset = _Zarr().open_dataset(
                 cast("Any", store),
                 group=group,
@@ -258,8 +257,7 @@ class IcefloeBackend(BackendEntrypoint):
         version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
-        with with_selections():
-            request_coordinates(store, group or "", is_deep=True)
+        with with_selections(), requesting_coordinates(store, group or "", is_deep=True):
             return _Zarr().open_groups_as_dict(
                 cast("Any", store),
                 group=group,

@@ -55,3 +55,17 @@ def test_modules_of_the_drop_in_package_need_no_import_of_their_own() -> None:
     names = "config conflicts credentials ops repository session snapshots storage store types"
     code = f"import icefloe; [getattr(icefloe, name) for name in {names.split()!r} + ['virtual']]"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_readers_that_configured_nothing_need_no_arrow() -> None:
+    code = """
+from icefloe.config.conditions import COORDINATE_NAME
+from icefloe.config.manifest_sets import DEFAULT_CHUNK_MANIFESTS
+from icefloe.manifests.partition import is_found, matches
+
+for pattern in DEFAULT_CHUNK_MANIFESTS.preload.arrays:
+    matches(pattern, ["/a/time", "/latitude"])
+assert is_found(COORDINATE_NAME, "time")
+"""
+    assert "pyarrow" not in loaded_after(code)

@@ -125,6 +125,20 @@ def test_small_arrays_are_exported_together(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(key.endswith("/c/0") for key in stored(target.open())) == 30
 
 
+def test_an_export_keeps_as_many_requests_under_way_as_a_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = far_repository(inline_bytes=0)
+    with repository.transaction("main", message="300 chunks") as store:
+        zarr.create_array(store, name="a", data=np.arange(1, 301), chunks=1)
+    reading = Gathering(60)
+    monkeypatch.setattr(exporting, "read_request", reading.around(read_request))
+    target = icefloe.in_memory_storage()
+    repository.export_to_zarr(target, "main")
+    assert reading.most >= 60
+    assert sum("/c/" in key for key in stored(target.open())) == 300
+
+
 def test_chunks_of_a_pack_are_exported_with_one_request() -> None:
     storage = icefloe.in_memory_storage()
     repository = far_repository(storage=storage, inline_bytes=0)

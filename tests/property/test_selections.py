@@ -34,10 +34,26 @@ def far_repository(
 ) -> icefloe.Repository:
     """Make a repository in memory that counts as far away: its reader may read from S3."""
     config = icefloe.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = inline_bytes
     store = icefloe.s3_store(region="us-east-1")
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(FAR, store))
-    access: dict[str, Any] = dict(ACCESS)
+    return _repository(config, dict(ACCESS), files, storage, inline_bytes)
+
+
+def near_repository(
+    files: Path | None = None, *, storage: icefloe.Storage | None = None, inline_bytes: int = 40
+) -> icefloe.Repository:
+    """Make a repository on this machine, in memory by default."""
+    return _repository(icefloe.RepositoryConfig.default(), {}, files, storage, inline_bytes)
+
+
+def _repository(
+    config: icefloe.RepositoryConfig,
+    access: dict[str, Any],
+    files: Path | None,
+    storage: icefloe.Storage | None,
+    inline_bytes: int,
+) -> icefloe.Repository:
+    config.inline_chunk_threshold_bytes = inline_bytes
     if files is not None:
         prefix = f"file://{files}/"
         local = icefloe.local_filesystem_store(str(files))
@@ -46,15 +62,6 @@ def far_repository(
     return icefloe.Repository.create(
         storage or icefloe.in_memory_storage(), config, authorize_virtual_chunk_access=access
     )
-
-
-def near_repository(
-    storage: icefloe.Storage | None = None, *, inline_bytes: int = 40
-) -> icefloe.Repository:
-    """Make a repository on this machine, in memory by default."""
-    config = icefloe.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = inline_bytes
-    return icefloe.Repository.create(storage or icefloe.in_memory_storage(), config)
 
 
 @st.composite
@@ -66,7 +73,8 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     layout["dtype"] = draw(st.sampled_from(["i2", "f4", ">f8", "bool", "str", "M8[s]"]))
     if layout["dtype"] == "f4":
         layout["fill_value"] = draw(st.sampled_from([0.0, -1.5, float("nan")]))
-    compressors: list[Any] = [None, ZstdCodec(level=1), GzipCodec(level=1), Zlib(level=1)]
+    compressors: list[Any] = [None, GzipCodec(level=1), Zlib(level=1)]
+    compressors += [ZstdCodec(level=1), ZstdCodec(level=1, checksum=True)]
     if layout["dtype"] != "str":
         compressors.append(BloscCodec(cname="lz4", shuffle="noshuffle"))
         size = np.dtype(layout["dtype"]).itemsize
@@ -226,7 +234,8 @@ def test_chunks_of_all_kinds_are_read_as_zarr_reads_them(
     layout = draw(layouts())
     plain = opened(zarr.storage.MemoryStore(), THEIRS, **layout)
     plain[...] = values_for(data, layout["shape"], layout["dtype"])
-    repository = far_repository(folder, inline_bytes=draw(st.sampled_from([0, 40])))
+    make_repository: Any = draw(st.sampled_from([far_repository, near_repository]))
+    repository = make_repository(folder, inline_bytes=draw(st.sampled_from([0, 40])))
     packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
     session = repository.writable_session("main", packing=packing)
     opened(session.store, OURS, **layout)
@@ -343,7 +352,7 @@ def test_chunks_on_this_machine_are_read_as_by_zarr(
     tmp_path: Path, chunk_bytes: int, compressors: Any
 ) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path))
-    repository = near_repository(storage, inline_bytes=0)
+    repository = near_repository(storage=storage, inline_bytes=0)
     session = repository.writable_session("main")
     items = chunk_bytes // 8
     layout = {"shape": (12 * items,), "chunks": (items,), "dtype": "f8", "fill_value": -1.0}
@@ -436,6 +445,32 @@ def test_a_chunk_of_another_size_is_refused(compressor: Any) -> None:
             opened(session.store, pipeline)[:]
 
 
+@pytest.mark.parametrize("make_repository", [far_repository, near_repository])
+@pytest.mark.parametrize("items", [100, 20_000])
+@pytest.mark.parametrize("damage", ["a wrong checksum", "bytes that follow", "a lost end"])
+def test_a_damaged_frame_is_an_error(make_repository: Any, items: int, damage: str) -> None:
+    session = make_repository(inline_bytes=0).writable_session("main")
+    layout = {"shape": (3 * items,), "chunks": (items,), "dtype": "i4"}
+    compressor = ZstdCodec(level=1, checksum=True)
+    array = opened(session.store, OURS, **layout, compressors=compressor)
+    array[:] = np.arange(3 * items)
+    prototype = zarr.core.buffer.default_buffer_prototype()
+    stored = bytearray(zarr.core.sync.sync(session.store.get("a/c/1", prototype)).to_bytes())
+    match damage:
+        case "a wrong checksum":
+            stored[-1] ^= 1
+        case "bytes that follow":
+            stored += b"more"
+        case _:
+            del stored[-5:]
+    value = prototype.buffer.from_bytes(bytes(stored))
+    zarr.core.sync.sync(session.store.set("a/c/1", value))
+    for pipeline in (OURS, THEIRS):
+        with pytest.raises(RuntimeError):
+            opened(session.store, pipeline)[:]
+    np.testing.assert_array_equal(array[:items], np.arange(items))
+
+
 def test_pace_follows_the_distance() -> None:
     """More threads over a distance, fewer where the server is busy with few."""
 
@@ -445,7 +480,7 @@ def test_pace_follows_the_distance() -> None:
         for _ in range(20_000):
             threads = pace.threads(128)
             now += 1 / rate_of(threads)
-            pace.finished(100_000, is_busy=True, most=128)
+            pace.finished(100_000, 0.02, is_busy=True, most=128)
         return pace.threads(128)
 
     assert settle(lambda threads: 50 * threads) == 128

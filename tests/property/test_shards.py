@@ -108,12 +108,8 @@ def test_shards_are_read_as_zarr_reads_them(
     for _ in range(draw(st.integers(1, 3))):
         box = draw(boxes(shape))
         plain[box] = values_for(data, np.shape(plain[box]), dtype)
-    far = draw(st.booleans())
-    inline_bytes = draw(st.sampled_from([0, 40, 200]))
-    if far:
-        repository = far_repository(folder, inline_bytes=inline_bytes)
-    else:
-        repository = near_repository(inline_bytes=inline_bytes)
+    make_repository = draw(st.sampled_from(list(REPOSITORIES.values())))
+    repository = make_repository(folder, inline_bytes=draw(st.sampled_from([0, 40, 200])))
     packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
     session = repository.writable_session("main", packing=packing)
     opened(session.store, OURS, **layout)
@@ -122,7 +118,7 @@ def test_shards_are_read_as_zarr_reads_them(
         number = draw(st.integers(0, 3))
         if number == 3:
             del plain.store._store_dict[key]
-        elif number == 2 or not far:
+        elif number == 2:
             sync(session.store.set(key, value))
         else:
             files[number] += bytes(draw(st.sampled_from([0, 7, 200])))

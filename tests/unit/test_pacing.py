@@ -9,11 +9,21 @@ from icefloe.effects import run_blocking
 from icefloe.pacing import MemoryBudget, Pace, work_through
 
 
-def settle(pace: Pace, rate_of: Callable[[int], float], most: int, clock: list[float]) -> int:
-    """Let requests end at a rate that depends on the threads, and return the number at the end."""
+def settle(
+    pace: Pace,
+    rate_of: Callable[[int], float],
+    most: int,
+    clock: list[float],
+    *,
+    seconds: float = 0.001,
+) -> int:
+    """Let requests end at a rate that depends on the threads, and return the number at the end.
+
+    `seconds` is the time of a request that meets no other.
+    """
     for _ in range(20_000):
         clock[0] += 1 / rate_of(pace.threads(most))
-        pace.finished(100_000, is_busy=True, most=most)
+        pace.finished(100_000, seconds, is_busy=True, most=most)
     return pace.threads(most)
 
 
@@ -27,7 +37,7 @@ def test_a_pace_is_never_above_the_limit_nor_below_one(
     for _ in range(5_000):
         assert 1 <= pace.threads(most) <= most
         clock[0] += 1 / rate(pace.threads(most))
-        pace.finished(100_000, is_busy=True, most=most)
+        pace.finished(100_000, 0.02, is_busy=True, most=most)
 
 
 def test_a_pace_measures_again_when_the_rate_collapses() -> None:
@@ -35,7 +45,56 @@ def test_a_pace_measures_again_when_the_rate_collapses() -> None:
     clock = [0.0]
     pace = Pace(lambda: clock[0])
     assert settle(pace, lambda threads: 100_000 / threads, 128, clock) == 16
-    assert settle(pace, lambda threads: 10.0 * threads, 128, clock) == 128
+    assert settle(pace, lambda threads: 10.0 * threads, 128, clock, seconds=0.1) == 128
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rates", "fewest"),
+    [
+        (0.02, {16: 700.0, 32: 1_100.0, 64: 1_250.0, 128: 1_100.0}, 64),
+        (0.001, {16: 5_000.0, 32: 4_000.0, 64: 3_000.0, 128: 2_000.0}, 16),
+    ],
+)
+def test_threads_that_wait_for_a_distance_are_not_given_up(
+    seconds: float, rates: dict[int, float], fewest: int
+) -> None:
+    """Where many threads keep a processor busy, few would wait for the distance."""
+    clock, tried = [0.0], set[int]()
+    pace = Pace(lambda: clock[0])
+
+    def rate(threads: int) -> float:
+        tried.add(threads)
+        return rates[threads]
+
+    settle(pace, rate, 128, clock, seconds=seconds)
+    assert min(tried) == fewest
+
+
+def test_what_needed_no_request_teaches_nothing() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    for _ in range(1_000):
+        clock[0] += 1
+        pace.finished(0, 0.0, is_busy=True, most=128)
+    assert settle(pace, lambda threads: min(threads / 0.02, 1_250), 128, clock, seconds=0.02) >= 64
+
+
+def test_a_distance_that_is_known_before_calls_for_more_threads() -> None:
+    pace = Pace(lambda: 0.0)
+    pace.waited(0.05)
+    assert pace.threads(128) == 128
+    pace.waited(0.02)
+    assert (pace.threads(128), pace.threads(7)) == (128, 7)
+    pace.waited(0.002)
+    assert pace.threads(128) == Pace().threads(128) < 128
+
+
+def test_what_was_measured_counts_more_than_a_single_request() -> None:
+    clock = [0.0]
+    pace = Pace(lambda: clock[0])
+    chosen = settle(pace, lambda threads: 100_000 / threads, 128, clock)
+    pace.waited(0.05)
+    assert pace.threads(128) == chosen == 16
 
 
 def test_reads_that_do_not_fill_the_threads_teach_nothing() -> None:
@@ -43,7 +102,7 @@ def test_reads_that_do_not_fill_the_threads_teach_nothing() -> None:
     pace = Pace(lambda: clock[0])
     for _ in range(1_000):
         clock[0] += 1
-        pace.finished(1, is_busy=False, most=128)
+        pace.finished(1, 0.02, is_busy=False, most=128)
     assert pace.threads(128) == Pace().threads(128)
 
 

@@ -274,14 +274,14 @@ class PreloadFalse(ManifestPreloadCondition):
     _made_by = "false"
 
 
-_COORDINATE_NAME: Final = (
+COORDINATE_NAME: Final = (
     r"(?i)^(t|x|y|z|i|j|(valid_|forecast_|reference_)?time\w*|date\w*|step|lat\w*|lon\w*|[xy]c|"
     r"[rn](lat|lon)|nav_(lat|lon)|easting|northing|lev\w*|plev\w*|depth\w*|height\w*|"
     r"alt(itude)?|pressure\w*|isobaric\w*|sigma\w*)$"
 )
 DEFAULT_PRELOAD_CONDITION: Final = ManifestPreloadCondition.and_conditions(
     [
-        ManifestPreloadCondition.name_matches(_COORDINATE_NAME),
+        ManifestPreloadCondition.name_matches(COORDINATE_NAME),
         ManifestPreloadCondition.num_refs(None, 1001),
     ]
 )

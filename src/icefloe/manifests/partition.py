@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config.conditions import (
+    COORDINATE_NAME,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     SplitAnd,
@@ -30,10 +31,16 @@ from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.format.paths import node_name
 from icefloe.records import Record
 
+_COORDINATE: Final = re.compile(COORDINATE_NAME, re.ASCII)
+_ENDING: Final = re.compile(r"\.\*([\w/]*)", re.ASCII)
+"""Patterns for anything that ends in some letters."""
+
 
 @lru_cache(maxsize=4096)
 def is_found(regex: str, text: str) -> bool:
     """Search text for a pattern."""
+    if regex == COORDINATE_NAME:  # ours, and asked for wherever nothing is configured
+        return _COORDINATE.fullmatch(text) is not None
     return regex == ".*" or _search(regex, [text], f"{regex!r} in the manifest")[0]
 
 
@@ -43,6 +50,8 @@ def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
     >>> matches(".*/(lat|lon)", ["/lat", "/group/lon", "/latitude"])
     [True, True, False]
     """
+    if (ending := _ENDING.fullmatch(pattern)) is not None:  # the usual ones, without Arrow
+        return [text.endswith(ending[1]) for text in texts]
     return _search(rf"\A(?s:{pattern})\z", texts, f"{pattern!r} in the chunk-manifests")
 
 

@@ -16,12 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from icefloe.effects import map_concurrently, run_blocking
+from icefloe.effects import map_concurrently, run_blocking, wait_for
 from icefloe.errors import IcefloeError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkRef, Coordinates, InlineChunk
@@ -252,6 +253,7 @@ class ReadAhead:
         self._held: dict[NodeId, dict[ChunkRef, _Held]] = {}
         self._courses: dict[NodeId, Course] = {}
         self._siblings: dict[str, _Siblings] = {}
+        self._planned: Future[None] | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -371,6 +373,27 @@ class ReadAhead:
                         session, node.id, request, most_bytes
                     ):
                         return
+
+    def request_soon(
+        self, session: SessionState, chunks: Sequence[Wanted], most_bytes: int
+    ) -> None:
+        """Do what `request` does on a thread: the caller does not wait for manifests."""
+        planned = self._planned = Future[None]()
+
+        def plan() -> None:
+            try:
+                # The reader of such a chunk asks again, and learns what is wrong.
+                with suppress(IcefloeError, OSError):
+                    run_blocking(self.request(session, chunks, most_bytes))
+            finally:
+                planned.set_result(None)
+
+        threading.Thread(target=plan, name="icefloe-ahead").start()
+
+    async def planned(self) -> None:
+        """Wait until all that was asked for with `request_soon` is requested."""
+        if self._planned is not None and not self._planned.done():
+            await wait_for(self._planned)
 
     def _begin(
         self, session: SessionState, node: NodeId, request: ChunkRequest, most_bytes: int

@@ -5,6 +5,7 @@ in the same byte order. All others take the way of Zarr's own functions. So does
 not decode to the expected number of bytes: then Zarr's codecs report what is wrong with it.
 """
 
+import threading
 import zlib
 from collections.abc import Callable
 from copy import copy
@@ -34,6 +35,7 @@ type Decode = Callable[[BytesBytesCodec, Any, NDArray[np.uint8]], bool]
 _PLAIN_KINDS: Final = "biufcmM"
 _BLOSC_SIZE: Final = slice(4, 8)
 """Where the header of Blosc has the number of decoded bytes."""
+_SMALL_BYTES: Final = 32 << 10
 
 
 class ChunkDecoder:
@@ -201,10 +203,23 @@ def _copy(data: StoredBytes, target: NDArray[np.uint8]) -> bool:
     return True
 
 
+_own: Final = threading.local()
+"""What each thread decompresses with: making it again takes longer than a small chunk."""
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
+    if decompressor is None:
+        decompressor = _own.decompressor = zstandard.ZstdDecompressor()
+    return decompressor
+
+
 def _zstd(_: BytesBytesCodec, data: StoredBytes, target: NDArray[np.uint8]) -> bool:
     # A shorter chunk would leave a part of the result as it was, and nobody would notice.
     if zstandard.frame_content_size(data) != len(target):
         return False
+    if len(target) <= _SMALL_BYTES:  # a copy takes less time than another decompressor
+        return _copy(_decompressor().decompress(data, allow_extra_data=False), target)
     numcodecs.zstd.decompress(data, target)
     return True
 

@@ -6,7 +6,7 @@ is being written, so that the same can be finished by doing it again.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import batched, chain, groupby
 from math import prod
@@ -14,18 +14,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.effects import map_concurrently
+from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
+from icefloe.pacing import Pace, work_through
 from icefloe.records import Record, replace
 from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
 from icefloe.reports import FactsReport, counted, shown_bytes
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
-from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
+from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3Spec
 from icefloe.transactions.chunks import chunk_tables, read_ref, require_authorised
 from icefloe.transactions.nodes import parse_document, require_node
 from icefloe.transactions.selections import ChunkRequest, FoundRefs, plan_requests, read_request
@@ -97,7 +98,10 @@ async def export(
             async for batch in backend.list():
                 pairs = [(info.key, info.size_bytes) for info in batch]
                 there.add(_numbers(pairs))
-        run = _Exporting(session, backend, names, there, expected, progress, len(arrays))
+        is_near = isinstance(target.spec, LocalSpec | MemorySpec)
+        run = _Exporting(
+            session, backend, names, there, expected, progress, len(arrays), is_near=is_near
+        )
         await run.write_chunks(arrays)
         await run.require_all()
         if rules.deep:
@@ -125,14 +129,19 @@ class _Exporting:
         expected: KeySet,
         progress: Progress | None,
         arrays: int,
+        *,
+        is_near: bool,
     ) -> None:
         self._session = session
         self._target = target
+        context = session.context
+        self._is_near = is_near and context.is_near and context.reads_nearby
         self._names = names
         self._there = there
         self._expected = expected
         self._progress = progress
         self._steps, self._total = 0, arrays
+        self._pace = Pace()
         self.chunks = self.copied = self.size_bytes = self.compared = 0
 
     async def write_chunks(self, nodes: Sequence[ArrayNode]) -> None:
@@ -176,9 +185,7 @@ class _Exporting:
 
     @property
     def _at_once(self) -> int:
-        context = self._session.context
-        is_near = context.is_near and context.reads_nearby
-        return 4 if is_near else context.config.max_concurrent_requests
+        return 4 if self._is_near else self._session.context.config.max_concurrent_requests
 
     async def _rows(self, nodes: Sequence[ArrayNode]) -> AsyncIterator[list["_Row"]]:
         """Yield the chunks of arrays in portions; those of small arrays share them."""
@@ -221,8 +228,25 @@ class _Exporting:
         async def put(part: tuple[_Row, Buffer]) -> None:
             await self._target.put(part[0].key, part[1])
 
-        await map_concurrently(copy, self._requests(rows), limit=self._at_once)
-        await map_concurrently(put, parts, limit=self._at_once)
+        await self._for_each(copy, list(self._requests(rows)), lambda request: request.size_bytes)
+        await self._for_each(put, parts, lambda part: len(part[1]))
+
+    async def _for_each[A](
+        self,
+        function: Callable[[A], Coroutine[Any, Any, None]],
+        items: Sequence[A],
+        size_of: Callable[[A], int],
+    ) -> None:
+        """Call a function for all items, over a network as many at a time as the storage bears."""
+        if self._is_near:
+            await map_concurrently(function, items, limit=self._at_once)
+            return
+
+        def call(item: A) -> int:
+            run_blocking(function(item), "worker")
+            return size_of(item)
+
+        await work_through(call, items, pace=self._pace, most=self._at_once)
 
     def _requests(self, rows: Sequence["_Row"]) -> Iterator[ChunkRequest]:
         for _, members in groupby(range(len(rows)), key=lambda place: id(rows[place].table)):

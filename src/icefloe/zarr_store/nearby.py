@@ -2,10 +2,12 @@
 
 Zarr's own pipeline requests one chunk after the other, by its key. Here all references are found
 in columns, and chunks are decoded straight into the result. Small ones are read on the thread of
-the caller: several threads would only wait for each other. Large ones are read on several threads.
+the caller: several threads would only wait for each other. Those that are large, as they are stored
+or decoded, are read on several threads.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 from zarr.abc.codec import GetResult
@@ -32,7 +34,7 @@ type ReadItem = tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]
 FEW_CHUNKS: Final = 8
 """Up to this number, references are looked up one by one: columns would take longer."""
 SMALL_BYTES: Final = 64 << 10
-"""Requests up to this size are made on the thread of the caller."""
+"""Requests for chunks up to this size are made on the thread of the caller."""
 
 
 async def read_nearby(
@@ -54,12 +56,18 @@ async def read_nearby(
             results[place] = decoder.decode(data, spec, chunk_selection, out_selection)
 
     requests = await _requests(session, path, coordinates)
-    is_small = all(request.size_bytes <= SMALL_BYTES for request in requests)
+    is_small = decoded_bytes(batch[0][1]) <= SMALL_BYTES
+    is_small = is_small and all(request.size_bytes <= SMALL_BYTES for request in requests)
     await map_concurrently(read, requests, limit=1 if is_small else workers)
     return tuple(
         decoder.fill(item[1], item[3]) if result is None else result
         for item, result in zip(batch, results, strict=True)
     )
+
+
+def decoded_bytes(spec: ArraySpec) -> int:
+    """Return the bytes of the values of a chunk; those without a fixed size are pointers."""
+    return prod(spec.shape) * int(getattr(spec.dtype, "item_size", 8))
 
 
 def find_array(session: SessionState, path: str) -> ArrayNode | None:

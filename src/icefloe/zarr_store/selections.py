@@ -16,7 +16,6 @@ rest: see `MOST_REQUESTS` and `MOST_BYTES`.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from math import prod
 from threading import Lock
 from typing import Final, cast, override
 
@@ -36,7 +35,7 @@ from zarr.storage import StorePath
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
-from icefloe.format.chunk_table import Coordinates
+from icefloe.format.chunk_table import Coordinates, InlineChunk
 from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode
 from icefloe.pacing import begin_work, memory_budget, work_through
@@ -61,7 +60,7 @@ from icefloe.transactions.selections import (
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
-from icefloe.zarr_store.nearby import ReadItem, read_nearby
+from icefloe.zarr_store.nearby import ReadItem, decoded_bytes, read_nearby
 from icefloe.zarr_store.shards import NewShard, ShardedRead, far_runner, near_runner
 from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
@@ -106,17 +105,9 @@ class SelectionPipeline(FusedCodecPipeline):
         """Read the chunks of a selection into the result."""
         batch = list(batch_info)
         session, transform = _far_session(batch), self.sync_transform
-        if session is None or transform is None:
+        if session is None or transform is None or not self._knows_parts:
             return await super().read(batch, out, drop_axes)
-        if self.supports_partial_decode:
-            codec = self._sharding
-            if codec is None:
-                return await super().read(batch, out, drop_axes)
-            most, most_bytes = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS), _most_bytes()
-            runner = far_runner(session, most_requests=most, most_bytes=most_bytes)
-            reading = ShardedRead(session, codec, batch, out, drop_axes, most_bytes=most_bytes)
-            return await reading.run(*_chunks_of([item[0] for item in batch]), runner)
-        return await _Reading(session, transform, batch, out, drop_axes).run()
+        return await self._read_far(session, transform, batch, out, drop_axes)
 
     @override
     def read_sync(
@@ -126,20 +117,36 @@ class SelectionPipeline(FusedCodecPipeline):
         drop_axes: tuple[int, ...] = (),
         max_workers: int = 1,
     ) -> tuple[GetResult, ...]:
-        """Read the chunks of a selection that are on this machine."""
+        """Read the chunks of a selection, on the threads of a caller that may block."""
         batch = list(batch_info)
         session, transform = _session_of(batch, near_session), self.sync_transform
-        codec = self._sharding
-        if session is None or transform is None or (self.supports_partial_decode and codec is None):
+        if session is None or transform is None or not self._knows_parts:
             return super().read_sync(batch, out, drop_axes, max_workers)
+        if not session.context.is_near:  # it packs: it writes to memory, and reads from afar
+            return run_blocking(self._read_far(session, transform, batch, out, drop_axes))
         path, coordinates = _chunks_of([item[0] for item in batch])
-        if codec is not None:
+        if (codec := self._sharding) is not None:
             reading = ShardedRead(session, codec, batch, out, drop_axes, most_bytes=_most_bytes())
             return run_blocking(reading.run(path, coordinates, near_runner(max_workers)))
         decoder = ChunkDecoder(transform, out, drop_axes)
         return run_blocking(
             read_nearby(session, path, coordinates, batch, decoder, workers=max_workers)
         )
+
+    async def _read_far(
+        self,
+        session: SessionState,
+        transform: ChunkTransform,
+        batch: list[ReadItem],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...],
+    ) -> tuple[GetResult, ...]:
+        if (codec := self._sharding) is None:
+            return await _Reading(session, transform, batch, out, drop_axes).run()
+        most, most_bytes = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS), _most_bytes()
+        runner = far_runner(session, most_requests=most, most_bytes=most_bytes)
+        reading = ShardedRead(session, codec, batch, out, drop_axes, most_bytes=most_bytes)
+        return await reading.run(*_chunks_of([item[0] for item in batch]), runner)
 
     @override
     async def write(
@@ -150,7 +157,7 @@ class SelectionPipeline(FusedCodecPipeline):
     ) -> None:
         """Write a value to the chunks of a selection."""
         batch = list(batch_info)
-        session, transform = _far_session(batch), self.sync_transform
+        session, transform = _writing_session(batch), self.sync_transform
         if session is None or transform is None:
             await super().write(batch, value, drop_axes)
             return
@@ -167,8 +174,8 @@ class SelectionPipeline(FusedCodecPipeline):
         def write_chunk(item: WriteItem) -> int:
             setter, spec, chunk_selection, out_selection, is_complete = item
             assert isinstance(setter, StorePath)
-            decoded_bytes = _decoded_bytes(spec)
-            with budget.holding(2 * decoded_bytes, most_bytes):
+            size_bytes = decoded_bytes(spec)
+            with budget.holding(2 * size_bytes, most_bytes):
                 existing: Buffer | None = None
                 if not is_complete:
                     existing = store.get_sync(setter.path, prototype=spec.prototype)
@@ -187,12 +194,17 @@ class SelectionPipeline(FusedCodecPipeline):
                     store.delete_sync(setter.path)
                 else:
                     store.set_sync(setter.path, encoded)
-            return decoded_bytes
+            return size_bytes
 
         most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
         pace = session.context.assets.writing_pace
-        at_once = most_bytes // max(2 * _decoded_bytes(batch[0][1]), 1)
+        at_once = most_bytes // max(2 * decoded_bytes(batch[0][1]), 1)
         await work_through(write_chunk, batch, pace=pace, most=most, at_once=at_once)
+
+    @property
+    def _knows_parts(self) -> bool:
+        """Whether no codec of others decodes parts of chunks."""
+        return not self.supports_partial_decode or self._sharding is not None
 
     @property
     def _sharding(self) -> ShardingCodec | None:
@@ -212,7 +224,7 @@ class SelectionPipeline(FusedCodecPipeline):
         def write_shard(item: WriteItem) -> int:
             setter, spec, chunk_selection, out_selection, is_complete = item
             assert isinstance(setter, StorePath)
-            size_bytes = _decoded_bytes(spec)
+            size_bytes = decoded_bytes(spec)
             # Encoded inner chunks, and the shard that they make; before these the old shard.
             with budget.holding((2 if is_complete else 3) * size_bytes, most_bytes):
                 values = value if is_scalar else value[out_selection]
@@ -222,7 +234,7 @@ class SelectionPipeline(FusedCodecPipeline):
             return size_bytes
 
         most = _setting(MOST_REQUESTS, _DEFAULT_REQUESTS)
-        at_once = most_bytes // max(3 * _decoded_bytes(batch[0][1]), 1)
+        at_once = most_bytes // max(3 * decoded_bytes(batch[0][1]), 1)
         pace = session.context.assets.writing_pace
         await work_through(write_shard, batch, pace=pace, most=most, at_once=at_once)
 
@@ -319,6 +331,7 @@ class _Reading:
         refs = await find_refs(session, node, coordinates)
         work: list[Promise | ChunkRequest] = []
         if ahead is not None:
+            await ahead.planned()
             promises, refs = ahead.claim(node.id, refs)
             work += promises
         # A pack that is still in memory has no ranges.
@@ -344,42 +357,47 @@ class _Reading:
         if not work:
             return 1
         spec = self._batch[0][1]
-        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
         mean = sum(item.size_bytes for item in work) // len(work)
         return self._most_bytes // max(mean + temporary, 1)
 
     def _take(self, promise: Promise) -> int:
         """Decode a chunk that was requested before."""
         spec = self._batch[promise.place][1]
-        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
         with self._budget.holding(temporary, self._most_bytes):
             data = promise.wait()
             if data is None:
                 data = run_blocking(read_ref(self._session, promise.ref))
             self._decode(promise.place, data)
-        return promise.size_bytes
+        return 0  # others wait for the network
 
     def _read(
         self, request: ChunkRequest, keeping: ReadAhead | None, node: NodeId, most_kept: int
     ) -> int:
         spec = self._batch[request.places[0]][1]
         size_bytes = request.size_bytes
-        temporary = self._decoder.temporary_bytes(spec, _decoded_bytes(spec))
+        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
         with self._budget.holding(size_bytes + temporary, self._most_bytes):
             stored = run_blocking(read_request(self._session, request))
             for number, (place, data) in enumerate(zip(request.places, stored, strict=True)):
                 self._decode(place, data)
                 if keeping is not None:
                     keeping.keep(node, part_of(request, number), data, most_kept)
-        return size_bytes
+        return 0 if isinstance(request.ref, InlineChunk) else size_bytes
 
     def _decode(self, row: int, data: StoredBytes) -> None:
         _, spec, chunk_selection, out_selection, _ = self._batch[row]
         self._results[row] = self._decoder.decode(data, spec, chunk_selection, out_selection)
 
 
-def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = False) -> None:
+@contextmanager
+def requesting_coordinates(
+    store: IcechunkStore, group: str, *, is_deep: bool = False
+) -> Iterator[None]:
     """Request the coordinates that xarray reads when it opens a group, all at the same time.
+
+    Meanwhile xarray looks at the variables.
 
     These are the small arrays along their own dimension, and times, from which it learns how to
     decode them. With `is_deep`, those of the groups below, too.
@@ -387,6 +405,7 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
     session = far_session(store)
     most_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
     if session is None or not most_bytes or config.get(_CHOICE) != _PATH:
+        yield
         return
     path = f"/{group.strip('/')}"
     prefix = path if path.endswith("/") else f"{path}/"
@@ -401,12 +420,27 @@ def request_coordinates(store: IcechunkStore, group: str, *, is_deep: bool = Fal
                 wanted.append((node, every_chunk(node)))
         if len(wanted) == _MOST_COORDINATES:
             break
-    run_blocking(read_ahead(session).request(session, wanted, most_bytes))
+    ahead = read_ahead(session)
+    if wanted:
+        ahead.request_soon(session, wanted, most_bytes)
+    try:
+        yield
+    finally:
+        run_blocking(ahead.planned())
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
     """Return the session of all chunks, if they have one and are read over a network."""
     return _session_of(batch, far_session)
+
+
+def _writing_session(batch: Sequence[WriteItem]) -> SessionState | None:
+    """Return the session of chunks that are written over a network, or read there before."""
+    session = _far_session(batch)
+    if session is not None or all(is_complete for *_, is_complete in batch):
+        return session
+    session = _session_of(batch, near_session)
+    return None if session is None or session.context.is_near else session
 
 
 def _session_of(
@@ -442,11 +476,6 @@ def _store_of(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> IcechunkStore:
 
 def _most_bytes() -> int:
     return _setting(MOST_BYTES, _DEFAULT_BYTES)
-
-
-def _decoded_bytes(spec: ArraySpec) -> int:
-    # Values without a fixed size are pointers to begin with.
-    return prod(spec.shape) * int(getattr(spec.dtype, "item_size", 8))
 
 
 def _setting(name: str, default: int, *, least: int = 1) -> int:

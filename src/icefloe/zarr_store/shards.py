@@ -42,7 +42,13 @@ from icefloe.transactions.chunks import find_ref, read_ref, size_of
 from icefloe.transactions.selections import find_refs, window_of
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
-from icefloe.zarr_store.nearby import FEW_CHUNKS, SMALL_BYTES, ReadItem, find_array
+from icefloe.zarr_store.nearby import (
+    FEW_CHUNKS,
+    SMALL_BYTES,
+    ReadItem,
+    decoded_bytes,
+    find_array,
+)
 
 type Runner = Callable[[Callable[[Any], int], Sequence[Any], list[int]], Awaitable[None]]
 """Calls a function for all items; the numbers are the bytes that each of them takes."""
@@ -196,9 +202,8 @@ class ShardedRead:
             codec = self._codec
             chunk_spec, counts = codec._get_chunk_spec(spec), codec._get_chunks_per_shard(spec)  # noqa: SLF001
             transform = codec._get_inner_chunk_transform(spec)  # noqa: SLF001
-            decoded = prod(chunk_spec.shape) * int(getattr(chunk_spec.dtype, "item_size", 8))
             decoder = ChunkDecoder(transform, self._out, ())
-            temporary = decoder.temporary_bytes(chunk_spec, decoded)
+            temporary = decoder.temporary_bytes(chunk_spec, decoded_bytes(chunk_spec))
             grid = ChunkGrid.from_sizes(spec.shape, codec.chunk_shape)
             index_bytes = codec._shard_index_size(counts)  # noqa: SLF001
             layout = _Layout(chunk_spec, grid, counts, decoder, index_bytes, temporary)
@@ -262,7 +267,7 @@ class ShardedRead:
                 ranges, shard.ranges = shard.ranges or [], None
                 for number, start, stop in ranges:
                     self._decode(shard, number, data[start:stop])
-        return len(data)
+        return 0 if isinstance(ref, InlineChunk) else len(data)
 
     def _decoded(self, shard: _Shard, data: StoredBytes) -> Index:
         counts = shard.layout.counts

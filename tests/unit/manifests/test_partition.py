@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icefloe.config import (
     ManifestSplitCondition as Arrays,
@@ -6,6 +8,7 @@ from icefloe.config import (
 from icefloe.config import (
     ManifestSplitDimCondition as Dims,
 )
+from icefloe.config.conditions import COORDINATE_NAME
 from icefloe.config.effective import EffectiveSplitSizes
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.ids import NodeId
@@ -14,7 +17,9 @@ from icefloe.manifests.partition import (
     GridLayout,
     HalvingLayout,
     append_order,
+    is_found,
     layout_of,
+    matches,
     split_edges,
 )
 
@@ -62,6 +67,18 @@ def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="no regular expression") as caught:
         _edges(((Arrays.name_matches("("), ((Dims.Any(), 3),)),))
     assert caught.value.kind == ErrorKind.INVALID_CONFIG
+
+
+names = st.text("tTiIme_l/\nxé", max_size=6)
+
+
+@given(st.lists(names, max_size=4), names)
+def test_plain_patterns_match_as_all_others_do(texts: list[str], ending: str) -> None:
+    for pattern in (f".*{ending}", f".*/{ending}"):
+        assert matches(pattern, texts) == matches(f"(?:{pattern})", texts)
+    for text in texts:
+        found = is_found(COORDINATE_NAME, text)
+        assert found == is_found(f"(?:{COORDINATE_NAME})", text)
 
 
 def test_hostile_patterns_take_linear_time() -> None:

@@ -20,7 +20,7 @@ from icefloe.storage.wrapper import BackendWrapper, Verb
 from icefloe.testing.schedules import WrappedStorage
 from icefloe.transactions import reading_ahead
 from icefloe.transactions.reading_ahead import Box, Course, read_ahead
-from icefloe.zarr_store.selections import AHEAD_BYTES
+from icefloe.zarr_store.selections import AHEAD_BYTES, requesting_coordinates, with_selections
 from tests.property.test_selections import ACCESS, OURS, far_repository, opened
 
 VALUES = np.arange(60.0 * 8).reshape(60, 8)
@@ -219,6 +219,40 @@ def test_coordinates_are_requested_together_on_opening() -> None:
         with zarr.config.set({AHEAD_BYTES: 0}):
             again = xr.open_dataset(repository, engine="icefloe", decode_timedelta=False)
         assert again.identical(dataset)
+
+
+def test_coordinates_are_requested_while_the_caller_goes_on() -> None:
+    coordinate = {"data": np.arange(10.0), "chunks": (5,), "dimension_names": ("x",)}
+    with written(x=coordinate) as (repository, gathering):
+        store: Any = repository.readonly_session("main").store
+        is_going_on = threading.Event()
+
+        def wait(key: str) -> None:
+            if key.startswith("manifests/"):
+                assert is_going_on.wait(60)
+
+        gathering.note = wait  # type: ignore[method-assign]
+        with with_selections(), requesting_coordinates(store, ""):
+            is_going_on.set()
+            array: Any = zarr.open_array(store, path="x", mode="r")
+            assert array[:].tolist() == list(range(10))
+
+
+def test_a_manifest_that_cannot_be_read_ahead_is_read_again() -> None:
+    coordinate = {"data": np.arange(10.0), "chunks": (5,), "dimension_names": ("x",)}
+    with written(x=coordinate) as (repository, gathering):
+        manifests = list[str]()
+
+        def fail_once(key: str) -> None:
+            if key.startswith("manifests/"):
+                manifests.append(key)
+                if len(manifests) == 1:
+                    raise icefloe.IcefloeError("simulated failure")
+
+        gathering.note = fail_once  # type: ignore[method-assign]
+        dataset = xr.open_dataset(repository, engine="icefloe")
+        assert dataset.x.values.tolist() == list(range(10))
+        assert len(manifests) > 1
 
 
 def test_small_variables_are_requested_before_they_are_loaded() -> None:
