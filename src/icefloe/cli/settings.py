@@ -359,15 +359,17 @@ def add_container(
 
 
 def _prefix_of(text: str) -> str:
-    """Return the URL of a folder of this machine; URLs stay as they are."""
+    """Return the URL of a folder of this machine, as an ingest writes it; URLs stay as they are."""
+    from icefloe.pipeline.files.containers import as_prefix
+
     if "://" in text:
         return text
-    if not Path(text).is_dir():
+    if not Path(text).expanduser().is_dir():
         raise _unfit(
             f"there is no folder {text!r}: a container is a folder of this machine, or a URL such"
             " as s3://bucket/folder/"
         )
-    return f"{Path(text).resolve().as_uri()}/"
+    return as_prefix(text)
 
 
 def remove_container(
@@ -406,11 +408,13 @@ def _save_containers(stored: Repository, config: RepositoryConfig) -> None:
 
 
 def _found_container(config: RepositoryConfig, text: str) -> VirtualChunkContainer:
+    from icefloe.pipeline.files.sources import as_url
+
     containers = config.virtual_chunk_containers or {}
     by_name = [container for container in containers.values() if container.name == text]
     found = config.get_virtual_chunk_container(text) or (by_name[0] if by_name else None)
     if found is None and "://" not in text:
-        found = config.get_virtual_chunk_container(f"{Path(text).resolve().as_uri()}/")
+        found = config.get_virtual_chunk_container(as_url(f"{text}/"))
     if found is None:
         known = ", ".join(containers) or "none"
         raise NotFoundError(

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 import icefloe
 from icefloe.cli.main import EXIT_CODES, app
 from icefloe.errors import InvalidInputError, NotFoundError
+from icefloe.pipeline.files.sources import as_url
 
 WRONG = EXIT_CODES[InvalidInputError]
 
@@ -175,6 +176,15 @@ def test_a_container_is_a_folder_of_this_machine(place: Path, tmp_path: Path) ->
     assert stored["url_prefix"] == prefix
     assert found("container", "remove", place, folder, "--yes")["url_prefix"] == prefix
     assert found("container", "list", place) == {"containers": []}
+
+
+def test_the_container_of_a_folder_is_that_of_its_files(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk" / "v1+v2").mkdir(parents=True)
+    (tmp_path / "archive").symlink_to(tmp_path / "disk")
+    folder = tmp_path / "archive" / "v1+v2"
+    prefix = found("container", "add", place, folder)["url_prefix"]
+    assert as_url(folder / "a.nc") == f"{prefix}a.nc"
+    assert found("container", "remove", place, folder, "--yes")["url_prefix"] == prefix
 
 
 @pytest.mark.parametrize(
