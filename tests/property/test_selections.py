@@ -224,6 +224,39 @@ def chunks_of(array: Any) -> dict[str, Any]:
     return {key: value for key, value in array.store._store_dict.items() if "a/c" in key}
 
 
+def stored_in_mixture(
+    draw: Any, repository: icefloe.Repository, plain: Any, folder: Path, **layout: Any
+) -> icefloe.Session:
+    """Store the chunks of an array as virtual, native, packed or inline ones, and leave some out.
+
+    Those that are left out are deleted from the plain array, too. Virtual chunks lie in two files.
+    """
+    packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
+    session = repository.writable_session("main", packing=packing)
+    opened(session.store, OURS, **layout)
+    files = [bytearray(b"begin"), bytearray()]
+    for key, value in draw(st.permutations(sorted(chunks_of(plain).items()))):
+        number = draw(st.integers(0, 3))
+        if number == 3:
+            del plain.store._store_dict[key]
+        elif number == 2:
+            zarr.core.sync.sync(session.store.set(key, value))
+        else:
+            files[number] += bytes(draw(st.sampled_from([0, 7, 200, 20_000])))
+            location = f"file://{folder}/{number}.bin"
+            stored = value.to_bytes()
+            session.store.set_virtual_ref(
+                key, location, offset=len(files[number]), length=len(stored)
+            )
+            files[number] += stored
+        if draw(st.integers(0, 9)) == 0 and session.has_uncommitted_changes:
+            session.commit("some of them")
+            session = repository.writable_session("main", packing=packing)
+    for number, content in enumerate(files):
+        (folder / f"{number}.bin").write_bytes(content + b"end")
+    return session
+
+
 @settings(max_examples=80)
 @given(st.data())
 def test_chunks_of_all_kinds_are_read_as_zarr_reads_them(
@@ -236,29 +269,7 @@ def test_chunks_of_all_kinds_are_read_as_zarr_reads_them(
     plain[...] = values_for(data, layout["shape"], layout["dtype"])
     make_repository: Any = draw(st.sampled_from([far_repository, near_repository]))
     repository = make_repository(folder, inline_bytes=draw(st.sampled_from([0, 40])))
-    packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
-    session = repository.writable_session("main", packing=packing)
-    opened(session.store, OURS, **layout)
-    files = [bytearray(b"begin"), bytearray()]
-    for key, value in draw(st.permutations(sorted(chunks_of(plain).items()))):
-        number = draw(st.integers(0, 3))
-        if number == 3:
-            del plain.store._store_dict[key]
-        elif number == 2:
-            zarr.core.sync.sync(session.store.set(key, value))
-        else:
-            files[number] += bytes(draw(st.sampled_from([0, 7, 20_000])))
-            location = f"file://{folder}/{number}.bin"
-            stored = value.to_bytes()
-            session.store.set_virtual_ref(
-                key, location, offset=len(files[number]), length=len(stored)
-            )
-            files[number] += stored
-        if draw(st.integers(0, 9)) == 0 and session.has_uncommitted_changes:
-            session.commit("some of them")
-            session = repository.writable_session("main", packing=packing)
-    for number, content in enumerate(files):
-        (folder / f"{number}.bin").write_bytes(content + b"end")
+    session = stored_in_mixture(draw, repository, plain, folder, **layout)
     array = opened(session.store, OURS)
     for _ in range(3):
         read = draw(reads(layout["shape"]))

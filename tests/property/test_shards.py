@@ -45,6 +45,7 @@ from tests.property.test_selections import (
     near_repository,
     opened,
     reads,
+    stored_in_mixture,
     values_for,
 )
 
@@ -110,29 +111,7 @@ def test_shards_are_read_as_zarr_reads_them(
         plain[box] = values_for(data, np.shape(plain[box]), dtype)
     make_repository = draw(st.sampled_from(list(REPOSITORIES.values())))
     repository = make_repository(folder, inline_bytes=draw(st.sampled_from([0, 40, 200])))
-    packing: Any = draw(st.sampled_from([False, PackingOptions(200, 500)]))
-    session = repository.writable_session("main", packing=packing)
-    opened(session.store, OURS, **layout)
-    files = [bytearray(b"begin"), bytearray()]
-    for key, value in draw(st.permutations(sorted(chunks_of(plain).items()))):
-        number = draw(st.integers(0, 3))
-        if number == 3:
-            del plain.store._store_dict[key]
-        elif number == 2:
-            sync(session.store.set(key, value))
-        else:
-            files[number] += bytes(draw(st.sampled_from([0, 7, 200])))
-            location = f"file://{folder}/{number}.bin"
-            stored = value.to_bytes()
-            session.store.set_virtual_ref(
-                key, location, offset=len(files[number]), length=len(stored)
-            )
-            files[number] += stored
-        if draw(st.integers(0, 9)) == 0 and session.has_uncommitted_changes:
-            session.commit("some of them")
-            session = repository.writable_session("main", packing=packing)
-    for number, content in enumerate(files):
-        (folder / f"{number}.bin").write_bytes(content + b"end")
+    session = stored_in_mixture(draw, repository, plain, folder, **layout)
     array, expected_array = opened(session.store, OURS), opened(plain.store, THEIRS)
     with pytest.MonkeyPatch.context() as patch:
         # Shards of this size would all be read whole.

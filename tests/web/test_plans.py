@@ -4,7 +4,8 @@ import base64
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 import zarr
+from playwright.sync_api import Page
 from starlette.testclient import TestClient
 from zarr.storage import MemoryStore
 
@@ -292,6 +294,24 @@ READ_WITH_ZARRITA = """async (address) => {
 }"""
 
 
+@contextmanager
+def visited(
+    answer: Callable[[ScriptedHandler], None], place: Place
+) -> Iterator[tuple[Page, str, list[str]]]:
+    """Open another site, whose pages may read data; yield what its page requests, too."""
+    viewed, asked = Viewed(place.repository, "cube", "s3"), list[str]()
+    with (
+        scripted_server(answer) as site,
+        served(viewed, [site.url]) as root,
+        chromium() as browser,
+    ):
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(site.url)
+        yield page, root, asked
+        page.close()
+
+
 @pytest.mark.server
 @pytest.mark.slow
 def test_the_documented_script_reads_all_kinds_of_chunks(place: Place) -> None:
@@ -310,16 +330,7 @@ def test_the_documented_script_reads_all_kinds_of_chunks(place: Place) -> None:
         request.answer(HTTPStatus.OK, content, {"Content-Type": kind})
 
     store = place.repository.readonly_session("main").store
-    viewed = Viewed(place.repository, "cube", "s3")
-    with (
-        scripted_server(answer) as site,
-        served(viewed, [site.url]) as root,
-        chromium() as browser,
-    ):
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(site.url)
+    with visited(answer, place) as (page, root, asked):
         for name in ("native", "inline", "virtual"):
             read = page.evaluate(READ_WITH_ZARRITA, f"{root}/plan/{name}")
             expected = zarr.open_array(store, path=name)[:]
@@ -328,7 +339,6 @@ def test_the_documented_script_reads_all_kinds_of_chunks(place: Place) -> None:
         assert {url for url in asked if url.startswith(root)} == {
             f"{root}/plan/{name}" for name in ("native", "inline", "virtual")
         }
-        page.close()
 
 
 READ_CHUNKS = """async (address) => {
@@ -347,16 +357,7 @@ def test_a_page_of_another_site_reads_from_the_bucket_itself(place: Place) -> No
     def answer(request: ScriptedHandler) -> None:
         request.answer(HTTPStatus.OK, b"<!doctype html><p>A site", {"Content-Type": "text/html"})
 
-    viewed = Viewed(place.repository, "cube", "s3")
-    with (
-        scripted_server(answer) as site,
-        served(viewed, [site.url]) as root,
-        chromium() as browser,
-    ):
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(site.url)
+    with visited(answer, place) as (page, root, asked):
         # One chunk has an entity tag as its checksum, the other one a date: both are headers.
         chunks = page.evaluate(READ_CHUNKS, f"{root}/plan/virtual?i.dim_0=0:4")
         expected = [[True, 206, rows.ravel().tolist()] for rows in (RAW[:2], RAW[2:])]
@@ -366,4 +367,3 @@ def test_a_page_of_another_site_reads_from_the_bucket_itself(place: Place) -> No
             True,
             True,
         ]
-        page.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.format.nodes import ArrayNode
-from icefloe.pipeline.files import RECORDS_GROUP
+from icefloe.pipeline.files import is_record
 from icefloe.records import Record
 from icefloe.reports import JsonReady, Report, plain
 from icefloe.transactions.diffs import Diff
@@ -52,10 +52,6 @@ class ChangedArray(Record, JsonReady):
     """Whether the regions hold nothing but these chunks; otherwise one lies around them."""
 
 
-def _is_record(path: str) -> bool:
-    return f"{path}/".startswith(f"/{RECORDS_GROUP}/")
-
-
 class Changes(Report):
     """The changes from a version to a later one."""
 
@@ -83,7 +79,7 @@ class Changes(Report):
 
     def _rows(self) -> Iterable[Iterable[object]]:
         """Yield all changes but those of the records of ingested files."""
-        return (row for row in self._all_rows() if not _is_record(str(row[1])))
+        return (row for row in self._all_rows() if not is_record(str(row[1]).lstrip("/")))
 
     def _all_rows(self) -> Iterator[tuple[object, ...]]:
         for name, title in _KINDS:
@@ -104,7 +100,7 @@ class Changes(Report):
     def _notes(self) -> Iterable[str]:
         if self._diff.is_empty():
             yield "nothing changed"
-        elif any(_is_record(str(row[1])) for row in self._all_rows()):
+        elif any(is_record(str(row[1]).lstrip("/")) for row in self._all_rows()):
             yield "the record of ingested files changed; `icefloe sources` lists them"
         hidden = sum(1 for _ in self._rows()) - self._most
         if hidden > 0:

@@ -13,6 +13,7 @@ from icefloe.cli.common import (
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
+    from icefloe.api.session import Session
 
 _LISTS_REFERENCES: Final = (".json", ".jsonl", ".parquet", ".parq", ".dmrpp", ".zst")
 """How the names of files end that may refer to other files."""
@@ -30,32 +31,32 @@ def opening_lines(
         arguments.append(f"group={json.dumps(group, ensure_ascii=False)}")
     if branch != "main":
         arguments.append(f"branch={json.dumps(branch, ensure_ascii=False)}")
-    if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, group, branch)):
+    session = repository.readonly_session(branch)
+    if not is_of_service(address_of(name)) and (prefixes := _prefixes(repository, session, group)):
         arguments.append(f"authorize={json.dumps(prefixes, ensure_ascii=False)}")
     imports = "import icefloe, xarray as xr" if is_saved else "import xarray as xr"
     opened = "dataset = xr.open_dataset"
-    if _has_only_groups(repository, group, branch):
+    if _has_only_groups(session, group):
         opened = "tree = xr.open_datatree"
     return (imports, f"{opened}({', '.join(arguments)})")
 
 
-def _has_only_groups(repository: "Repository", group: str, branch: str) -> bool:
+def _has_only_groups(session: "Session", group: str) -> bool:
     """Return whether all arrays of a dataset are in groups below its own."""
+    from icefloe.api.session import state_of
     from icefloe.format.nodes import ArrayNode
     from icefloe.format.paths import absolute_path, parent_path
-    from icefloe.web.versions import Version
 
     path = absolute_path(group)
-    version = Version(branch, "branch", repository.readonly_session(branch), {})
-    nodes = version.state.tree.below(path)
+    nodes = state_of(session).tree.below(path)
     return not any(isinstance(node, ArrayNode) and parent_path(node.path) == path for node in nodes)
 
 
-def _prefixes(repository: "Repository", group: str, branch: str) -> list[str]:
+def _prefixes(repository: "Repository", session: "Session", group: str) -> list[str]:
     """List the containers in which files of a dataset are; none for a dataset without files."""
     from icefloe.pipeline.writing.provenance import read_record
 
-    record = read_record(repository.readonly_session(branch).store, group)
+    record = read_record(session.store, group)
     if record is None:
         return []
     declared = [*(repository.config.virtual_chunk_containers or {})]

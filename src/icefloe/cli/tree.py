@@ -18,7 +18,7 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.versions import MAIN, OptionalVersionArgument, choose_version
-from icefloe.pipeline.files import RECORDS_GROUP
+from icefloe.pipeline.files import RECORDS_GROUP, is_record
 from icefloe.printable import printable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def tree(
     shown = Version(chosen.name, chosen.kind, session, {})
     top = "/" + group.strip("/")
     paths = _paths(shown, top, depth)
-    if not as_json and not f"{top}/".startswith(_RECORDS):
+    if not as_json and not is_record(top.lstrip("/")):
         paths = [path for path in paths if not path.startswith(_RECORDS)]
     if not paths and top != _ROOT:
         find_node(shown, top)  # raises the error that names it
@@ -144,7 +144,7 @@ def _lines(nodes: Sequence[Node], top: str) -> Iterator[tuple[str, str, str]]:
     last = set(last_of_group.values())
     indents = {top: ""}
     for node in nodes:
-        is_records = f"{node.path}/" == _RECORDS and not f"{top}/".startswith(_RECORDS)
+        is_records = f"{node.path}/" == _RECORDS and not is_record(top.lstrip("/"))
         facts = "  the record of ingested files: `icefloe sources` lists them" if is_records else ""
         if isinstance(node, ArrayNode):
             known = facts_of(node)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.format.paths import joined_path
@@ -92,7 +92,7 @@ def virtualize_locally(
     report = _check_values(combined, facts, parsed, options, how, reached)
     write_metadata(store, group, combined, existing)
     if existing is not None:
-        state = session._session  # noqa: SLF001 - the same package
+        state = state_of(session)
         make_room(state, state, group, facts, combined, existing)
     write_native(store, group, combined)
     notes = require_opening(session, group, combined)

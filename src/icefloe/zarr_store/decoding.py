@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from math import prod
 from typing import Any, Final
 
 import numcodecs.blosc
@@ -131,7 +132,7 @@ class ChunkDecoder:
         if not all(isinstance(selected, slice) for selected in out_slices):
             return None
         values = self._array[out_slices or ...]  # without `...`, a scalar would be a copy
-        if not values.flags.c_contiguous or values.size != _size(spec):
+        if not values.flags.c_contiguous or values.size != prod(spec.shape):
             return None
         return values.reshape(-1).view(np.uint8)
 
@@ -144,7 +145,7 @@ class ChunkDecoder:
     ) -> bool:
         """Decode a chunk by itself, and copy the selected values; False if that is impossible."""
         assert self._array is not None
-        target = np.empty(_size(spec) * self._array.dtype.itemsize, np.uint8)
+        target = np.empty(prod(spec.shape) * self._array.dtype.itemsize, np.uint8)
         if not self._decode_into(data, spec, target):
             return False
         values = target.view(self._array.dtype).reshape(spec.shape)[chunk_selection]
@@ -186,13 +187,6 @@ def _has_values_of(spec: ArraySpec, codec: Any, dtype: np.dtype[Any]) -> bool:
     if isinstance(spec.dtype, HasEndianness):
         stored = replace(spec.dtype, endianness=codec.endian).to_native_dtype()  # type: ignore[call-arg]
     return bool(stored == dtype == spec.dtype.to_native_dtype())
-
-
-def _size(spec: ArraySpec) -> int:
-    size = 1
-    for length in spec.shape:
-        size *= length
-    return size
 
 
 def _copy(data: StoredBytes, target: NDArray[np.uint8]) -> bool:

@@ -60,7 +60,7 @@ from icefloe.transactions.selections import (
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
-from icefloe.zarr_store.nearby import ReadItem, decoded_bytes, read_nearby
+from icefloe.zarr_store.nearby import ReadItem, decoded_bytes, find_array, read_nearby
 from icefloe.zarr_store.shards import NewShard, ShardedRead, far_runner, near_runner
 from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
@@ -311,11 +311,8 @@ class _Reading:
     async def run(self) -> tuple[GetResult, ...]:
         session = self._session
         path, coordinates = _chunks_of([item[0] for item in self._batch])
-        node = session.tree.find(path)
+        node = find_array(session, path)
         if node is not None:
-            if not isinstance(node, ArrayNode):
-                problem = f"{path} is a group, and only arrays have chunks"
-                raise InvalidInputError(problem, ErrorKind.NOT_AN_ARRAY, path=path)
             await self._read_all(node, coordinates)
         return tuple(
             self._decoder.fill(item[1], item[3]) if result is None else result

@@ -7,7 +7,7 @@ that the odd ones are reported, whichever comes first.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -333,10 +333,10 @@ def common_attributes(
     others can: nobody knows their values for the steps that exist.
     """
     merged, differing = _merged(files)
-    late: list[tuple[str, str]] = []
+    late = set[tuple[str, str]]()
     if rule == "promote" and there is not None:
-        late = [each for each in differing if _promoted_path(*each, merged) not in there]
-        differing = [each for each in differing if each not in late]
+        late = {pair for pair in differing if _promoted_path(*pair, merged) not in there}
+        differing = [pair for pair in differing if pair not in late]
         differing += [
             (path, name)
             for path, attributes in merged.items()
@@ -356,13 +356,18 @@ def common_attributes(
             merged[path].pop(name, None)
     for path, name in late:
         merged[path].pop(name, None)
-    shown = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in differing))
+    shown = _listed(differing)
     done = {"drop": "left out", "first": "taken from the first file", "promote": "made arrays"}
     notes = [f"attributes that differ were {done[rule]}: {shown}"] if shown and rule in done else []
     if late:
-        listed = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in late))
-        notes.append(f"attributes that differ were left out, as earlier files had none: {listed}")
+        notes.append(
+            f"attributes that differ were left out, as earlier files had none: {_listed(late)}"
+        )
     return CommonAttributes(merged, promoted, tuple(notes), tuple(misfits))
+
+
+def _listed(attributes: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(sorted(f"{path}:{name}" if path else name for path, name in attributes))
 
 
 def _merged(

@@ -27,10 +27,10 @@ from icefloe.pipeline.copying.layouts import (
 )
 from icefloe.pipeline.copying.origins import CopySource, Needs
 from icefloe.pipeline.copying.transfer import ArrayCopy
-from icefloe.pipeline.files import RECORDS_GROUP
+from icefloe.pipeline.files import RECORDS_GROUP, is_record
 from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
 from icefloe.pipeline.writing.dataset import find_document, get_document, make_groups
-from icefloe.pipeline.writing.provenance import is_record, record_path
+from icefloe.pipeline.writing.provenance import record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore

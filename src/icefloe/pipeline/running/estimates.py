@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 import zarr
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
@@ -216,7 +216,7 @@ class _Estimate(Record, kw_only=True):
         kept_paths: AbstractSet[str],
     ) -> WavePlan:
         """Plan a commit."""
-        state = self.session._session  # noqa: SLF001 - the same package
+        state = state_of(self.session)
         arrays = plan_arrays(state, self.group, facts, wave, kept_paths=kept_paths)
         is_copied = self.rules is not None
         counts = {

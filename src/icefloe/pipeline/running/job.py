@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.effects import run_blocking
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError
 from icefloe.format.arrow import pa
@@ -455,7 +455,7 @@ class Job:
 
     def commit(self, session: Session, wave: Wave) -> Committed:
         """Have tasks write the manifests of a wave, link these, and make them a version."""
-        state = session._session  # noqa: SLF001 - the same package
+        state = state_of(session)
         is_small = wave.references <= self._few_references
         with (
             _cleaning(self.context, self.id) as outcome,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.copying.copies import (
@@ -141,7 +141,7 @@ class NativeProducer(Record, kw_only=True):
         workers: Workers,
     ) -> Wave:
         group, regions = job.target.group, copy_plan.regions
-        state = session._session  # noqa: SLF001 - the same package
+        state = state_of(session)
         plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
         tasks = copy_tasks(len(regions), job.cores, regions.size_bytes)
         copied = job.engine.numbers(len(regions), tasks).map(

@@ -16,7 +16,7 @@ from itertools import batched
 from typing import Any, Final
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
@@ -332,7 +332,7 @@ def plan_references(
     """
     combined, references = files.combined, files.references
     kept = files.kept_paths() if kept_paths is None else kept_paths
-    state = session._session  # noqa: SLF001 - the same package
+    state = state_of(session)
     arrays = plan_arrays(state, group, files.facts, combined, kept_paths=kept)
     plan = WritePlan(job.id, tuple(arrays))
     # Chunks that move have to leave the places of all files.
@@ -358,9 +358,9 @@ def plan_references(
 
 def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
     assert files.existing is not None, "there is something to come before"
-    state = session._session  # noqa: SLF001 - the same package
+    state = state_of(session)
     before = Repository(state.context).readonly_session(snapshot_id=session.snapshot_id)
-    stored = before._session  # noqa: SLF001 - the same package
+    stored = state_of(before)
     make_room(state, stored, group, files.facts, files.combined, files.existing)
 
 

@@ -18,6 +18,7 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, SourceError
 from icefloe.format.paths import joined_path, node_name
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing
+from icefloe.pipeline.files import is_record
 from icefloe.pipeline.files.facts import (
     ANY_LENGTH,
     ENCODING_ATTRIBUTES,
@@ -27,7 +28,7 @@ from icefloe.pipeline.files.facts import (
 )
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.writing.openable import surely_opens
-from icefloe.pipeline.writing.provenance import is_record, recorded_groups
+from icefloe.pipeline.writing.provenance import recorded_groups
 from icefloe.zarr_store import IcechunkStore
 
 

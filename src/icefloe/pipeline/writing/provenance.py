@@ -113,11 +113,6 @@ def recorded_groups(store: IcechunkStore) -> list[str]:
     return sorted("" if name == "root" else unquote(name) for name in records.group_keys())
 
 
-def is_record(path: str) -> bool:
-    """Return whether a path is that of a record, or of something in it."""
-    return path == RECORDS_GROUP or path.startswith(f"{RECORDS_GROUP}/")
-
-
 def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
     """Read the record of a group, if it has one."""
     try:
