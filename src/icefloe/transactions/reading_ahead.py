@@ -10,11 +10,12 @@ other references and never sees old bytes. All sessions of a process share one l
 nobody reads are dropped after a while, or when room is needed.
 """
 
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Final
@@ -26,7 +27,7 @@ from icefloe.effects import map_concurrently, run_blocking, wait_for
 from icefloe.errors import IcefloeError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkRef, Coordinates, InlineChunk
-from icefloe.format.ids import NodeId
+from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ArrayNode
 from icefloe.records import MutableRecord, Record
 from icefloe.storage.port import Buffer
@@ -34,6 +35,7 @@ from icefloe.transactions.selections import (
     ChunkRequest,
     FoundRefs,
     find_refs,
+    manifests_of,
     part_of,
     plan_requests,
     read_request,
@@ -46,8 +48,13 @@ _MOST_CHUNKS: Final = 1024
 """So many chunks are planned at a time."""
 _HELD_SECONDS: Final = 15.0
 """For so long a chunk waits to be read: files of virtual chunks may change."""
+_SWEEP_SECONDS: Final = 1.0
+"""So often, at most, all chunks are looked at for those that waited too long."""
 _MOST_THREADS: Final = 32
 _MOST_ARRAYS: Final = 16
+_MOST_MANIFESTS: Final = 16
+_SMALL_MANIFESTS_BYTES: Final = 1 << 20
+"""Manifests of a dataset that is opened are loaded before they are needed, up to so many bytes."""
 _SMALL_ARRAY: Final = 16
 """Arrays with at most this number of chunks are read whole, one after the other."""
 
@@ -219,6 +226,37 @@ class _Held(MutableRecord):
     was_read: bool = False
 
 
+class _Holding:
+    """The chunks of arrays that one session holds, with a running total of their bytes."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[NodeId, dict[ChunkRef, _Held]] = {}
+        self.size_bytes = 0
+
+    def of(self, node: NodeId) -> Mapping[ChunkRef, _Held]:
+        """Return the chunks of an array."""
+        return self._chunks.get(node) or {}
+
+    def all(self) -> list[tuple[NodeId, ChunkRef, _Held]]:
+        """List all chunks."""
+        return [(node, *item) for node, chunks in self._chunks.items() for item in chunks.items()]
+
+    def put(self, node: NodeId, ref: ChunkRef, held: _Held) -> None:
+        """Hold a chunk; it takes the place of the same chunk from before."""
+        self.drop(node, ref)
+        self._chunks.setdefault(node, {})[ref] = held
+        self.size_bytes += held.size_bytes
+
+    def drop(self, node: NodeId, ref: ChunkRef) -> None:
+        """Hold a chunk no longer."""
+        chunks = self._chunks.get(node)
+        held = None if chunks is None else chunks.pop(ref, None)
+        if held is not None:
+            self.size_bytes -= held.size_bytes
+        if not chunks:
+            self._chunks.pop(node, None)
+
+
 class Promise:
     """A chunk that was requested before it was read."""
 
@@ -231,6 +269,12 @@ class Promise:
     def size_bytes(self) -> int:
         """The number of bytes of the chunk."""
         return self._held.size_bytes
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the bytes have arrived."""
+        fetched = self._held.fetched
+        return fetched.done() and not fetched.cancelled() and fetched.exception() is None
 
     def wait(self) -> Buffer | None:
         """Return the bytes; None if the request failed, or did not begin until now."""
@@ -250,7 +294,8 @@ class ReadAhead:
         self._clock = clock
         self._lock = threading.Lock()
         renew_lock_in_children(self)
-        self._held: dict[NodeId, dict[ChunkRef, _Held]] = {}
+        self._held = _Holding()
+        self._swept = -math.inf
         self._courses: dict[NodeId, Course] = {}
         self._siblings: dict[str, _Siblings] = {}
         self._planned: Future[None] | None = None
@@ -258,41 +303,37 @@ class ReadAhead:
     @property
     def held_bytes(self) -> int:
         """The number of bytes that were requested or arrived, and are not read yet."""
-        return sum(
-            held.size_bytes
-            for chunks in list(self._held.values())
-            for held in list(chunks.values())
-        )
+        return self._held.size_bytes
 
     def claim(self, node: NodeId, refs: list[FoundRefs]) -> tuple[list[Promise], list[FoundRefs]]:
         """Take the chunks that were requested, and return the references of all others."""
-        if not self._held:
+        if not self._held.size_bytes:
             return [], refs
         with self._lock:
-            self._expire()
-            chunks = self._held.get(node)
+            if self._clock() - self._swept > _SWEEP_SECONDS:
+                self._expire()
+            chunks = self._held.of(node)
             if not chunks:
                 return [], refs
             promises, left = list[Promise](), list[FoundRefs]()
+            oldest = self._clock() - _HELD_SECONDS
             for part in refs:
-                taken = _promises(chunks, part)
+                taken = _promises(chunks, part, oldest)
                 promises += taken
                 is_left = ~np.isin(part.places, [promise.place for promise in taken])
                 if is_left.any():
                     left.append(FoundRefs(part.table, part.rows[is_left], part.places[is_left]))
-            self._forget(node, chunks, {promise.ref for promise in promises})
+            self._forget(node, {promise.ref for promise in promises})
             return promises, left
 
-    def _forget(
-        self, node: NodeId, chunks: "dict[ChunkRef, _Held]", claimed: set[ChunkRef]
-    ) -> None:
+    def _forget(self, node: NodeId, claimed: set[ChunkRef]) -> None:
         """Drop the chunks that are read now, unless a loop reads them again, and those before."""
         is_repeated = self.keeps(node)
-        for ref, held in list(chunks.items()):
+        for ref, held in list(self._held.of(node).items()):
             if ref in claimed and is_repeated:
                 held.was_read, held.since = True, self._clock()
             elif ref in claimed or held.was_read:
-                del chunks[ref]
+                self._held.drop(node, ref)
 
     def keeps(self, node: NodeId) -> bool:
         """Return whether the next step of a loop will read the same chunks again."""
@@ -308,7 +349,7 @@ class ReadAhead:
         with self._lock:
             if _ahead_bytes() + len(data) <= most_bytes:
                 held = _Held(fetched, 0, len(data), self._clock(), was_read=True)
-                self._held.setdefault(node, {})[ref] = held
+                self._held.put(node, ref, held)
 
     def follow(
         self, session: SessionState, node: ArrayNode, coordinates: Coordinates
@@ -364,10 +405,12 @@ class ReadAhead:
         """
         if not chunks:
             return
-        limit = session.context.config.max_concurrent_requests
-        refs = await map_concurrently(lambda item: find_refs(session, *item), chunks, limit=limit)
-        for (node, _), parts in zip(chunks, refs, strict=True):
-            for found in parts:
+        manifests = dict[ManifestId, int]()
+        for node, coordinates in chunks:
+            manifests |= manifests_of(session, node, coordinates)
+        await _load(session, manifests)
+        for node, coordinates in chunks:
+            for found in await find_refs(session, node, coordinates):
                 for request in plan_requests(found, joins=session.packer is None):
                     if not isinstance(request.ref, InlineChunk) and not self._begin(
                         session, node.id, request, most_bytes
@@ -375,18 +418,27 @@ class ReadAhead:
                         return
 
     def request_soon(
-        self, session: SessionState, chunks: Sequence[Wanted], most_bytes: int
+        self,
+        session: SessionState,
+        chunks: Sequence[Wanted],
+        most_bytes: int,
+        arrays: Sequence[ArrayNode] = (),
     ) -> None:
-        """Do what `request` does on a thread: the caller does not wait for manifests."""
+        """Do what `request` does on a thread: the caller does not wait for manifests.
+
+        Then load the manifests of further arrays, as long as they are few and small.
+        """
         planned = self._planned = Future[None]()
 
         def plan() -> None:
+            # Who needs these asks again, and learns what is wrong.
             try:
-                # The reader of such a chunk asks again, and learns what is wrong.
                 with suppress(IcefloeError, OSError):
                     run_blocking(self.request(session, chunks, most_bytes))
             finally:
                 planned.set_result(None)
+            with suppress(IcefloeError, OSError):
+                run_blocking(_load(session, _small_manifests(session, arrays)))
 
         threading.Thread(target=plan, name="icefloe-ahead").start()
 
@@ -399,7 +451,7 @@ class ReadAhead:
         self, session: SessionState, node: NodeId, request: ChunkRequest, most_bytes: int
     ) -> bool:
         with self._lock:
-            chunks = self._held.setdefault(node, {})
+            chunks = self._held.of(node)
             refs = [part_of(request, number) for number in range(len(request.parts))]
             if all(ref in chunks for ref in refs):
                 return True
@@ -410,7 +462,7 @@ class ReadAhead:
             fetched, now = Future[list[Buffer]](), self._clock()
             for number, ref in enumerate(refs):
                 first, last = request.parts[number]
-                chunks[ref] = _Held(fetched, number, last - first, now)
+                self._held.put(node, ref, _Held(fetched, number, last - first, now))
 
         def fetch() -> None:
             if not fetched.set_running_or_notify_cancel():
@@ -424,22 +476,46 @@ class ReadAhead:
         return True
 
     def _expire(self) -> None:
-        oldest = self._clock() - _HELD_SECONDS
-        for node, chunks in list(self._held.items()):
-            for ref, held in list(chunks.items()):
-                if held.since < oldest:
-                    held.fetched.cancel()
-                    del chunks[ref]
-            if not chunks:
-                del self._held[node]
+        self._swept = self._clock()
+        for node, ref, held in self._held.all():
+            if held.since < self._swept - _HELD_SECONDS:
+                held.fetched.cancel()
+                self._held.drop(node, ref)
 
 
-def _promises(chunks: dict[ChunkRef, _Held], refs: FoundRefs) -> list[Promise]:
-    """Return those of some references that were requested."""
+async def _load(session: SessionState, manifests: Mapping[ManifestId, int]) -> None:
+    """Load manifests of some sizes at the same time; they stay in the cache."""
+    assets = session.context.assets
+
+    async def load(manifest: tuple[ManifestId, int]) -> None:
+        await assets.load_manifest(*manifest)
+
+    missing = [item for item in manifests.items() if assets.held_manifest(item[0]) is None]
+    limit = session.context.config.max_concurrent_requests
+    await map_concurrently(load, missing, limit=limit)
+
+
+def _small_manifests(session: SessionState, arrays: Sequence[ArrayNode]) -> dict[ManifestId, int]:
+    """Return the manifests of arrays, without those of arrays that have many or large ones."""
+    small, room = dict[ManifestId, int](), _SMALL_MANIFESTS_BYTES
+    for node in arrays:
+        sizes = {
+            manifest: size_bytes
+            for manifest, size_bytes in session.lookup(node).sizes()
+            if manifest not in small
+        }
+        if len(small) + len(sizes) <= _MOST_MANIFESTS and sum(sizes.values()) <= room:
+            small |= sizes
+            room -= sum(sizes.values())
+    return small
+
+
+def _promises(chunks: Mapping[ChunkRef, _Held], refs: FoundRefs, oldest: float) -> list[Promise]:
+    """Return those of some references that were requested, and not too long ago."""
     promises = list[Promise]()
     for row, place in zip(refs.rows.tolist(), refs.places.tolist(), strict=True):
         ref = refs.table.ref(row)
-        if (held := chunks.get(ref)) is not None:
+        if (held := chunks.get(ref)) is not None and held.since >= oldest:
             promises.append(Promise(held, ref, place))
     return promises
 

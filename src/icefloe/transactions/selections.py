@@ -21,6 +21,7 @@ from icefloe.format.chunk_table import (
 from icefloe.format.columns import Ints
 from icefloe.format.ids import ChunkId, ManifestId
 from icefloe.format.nodes import ArrayNode
+from icefloe.manifests.lookup import ArrayLookup
 from icefloe.records import Record
 from icefloe.storage.port import Buffer, ByteRange
 from icefloe.transactions.chunks import find_ref, read_ref, size_of
@@ -105,12 +106,7 @@ async def _committed(
     session: SessionState, node: ArrayNode, coordinates: Coordinates, places: Ints
 ) -> list[FoundRefs]:
     lookup, assets = session.lookup(node), session.context.assets
-    by_manifest = dict[ManifestId, list[int]]()
-    if len(lookup.manifests) > 0:
-        indices = map(tuple, coordinates[places].tolist())
-        for place, index in zip(places.tolist(), indices, strict=True):
-            if (manifest := lookup.find(index)) is not None:
-                by_manifest.setdefault(manifest, []).append(place)
+    by_manifest = _by_manifest(lookup, coordinates, places)
 
     async def select(manifest: ManifestId) -> list[FoundRefs]:
         file = assets.held_manifest(manifest)
@@ -123,6 +119,28 @@ async def _committed(
     limit = session.context.config.max_concurrent_requests
     tables = await map_concurrently(select, by_manifest, limit=limit)
     return [found for part in tables for found in part]
+
+
+def _by_manifest(
+    lookup: ArrayLookup, coordinates: Coordinates, places: Ints
+) -> dict[ManifestId, list[int]]:
+    """Sort the chunks of a selection by the manifests of their references."""
+    by_manifest = dict[ManifestId, list[int]]()
+    if len(lookup.manifests) > 0:
+        indices = map(tuple, coordinates[places].tolist())
+        for place, index in zip(places.tolist(), indices, strict=True):
+            if (manifest := lookup.find(index)) is not None:
+                by_manifest.setdefault(manifest, []).append(place)
+    return by_manifest
+
+
+def manifests_of(
+    session: SessionState, node: ArrayNode, coordinates: Coordinates
+) -> dict[ManifestId, int]:
+    """Return the manifests that have the references of some chunks, with their sizes in bytes."""
+    lookup = session.lookup(node)
+    found = _by_manifest(lookup, coordinates, np.arange(len(coordinates)))
+    return {manifest: lookup.size_of(manifest) for manifest in found}
 
 
 def _found(table: ChunkTable, rows: Ints, places: Ints) -> list[FoundRefs]:

@@ -60,7 +60,7 @@ from icefloe.transactions.selections import (
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
-from icefloe.zarr_store.nearby import ReadItem, decoded_bytes, find_array, read_nearby
+from icefloe.zarr_store.nearby import SMALL_BYTES, ReadItem, decoded_bytes, find_array, read_nearby
 from icefloe.zarr_store.shards import NewShard, ShardedRead, far_runner, near_runner
 from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
@@ -75,7 +75,8 @@ AHEAD_BYTES: Final = "codec_pipeline.ahead_bytes"
 _DEFAULT_REQUESTS: Final = 128
 _DEFAULT_BYTES: Final = 256 << 20
 _DEFAULT_AHEAD: Final = 64 << 20
-_MOST_COORDINATES: Final = 256
+_MOST_ARRAYS: Final = 512
+"""So many arrays of a group are looked at for coordinates, when it is opened."""
 _SINCE: Final = b" since "
 """In the units of times."""
 _TIME_DIMENSIONS: Final = 2
@@ -334,6 +335,10 @@ class _Reading:
         # A pack that is still in memory has no ranges.
         for found in refs:
             work += plan_requests(found, joins=session.packer is None)
+        if self._is_at_hand(work):
+            for item in work:
+                self._decode_at_once(item)
+            return
         keeping = ahead if ahead is not None and ahead.keeps(node.id) else None
 
         def read(item: Promise | ChunkRequest) -> int:
@@ -348,6 +353,23 @@ class _Reading:
                 await ahead.request(session, wanted, ahead_bytes)
         finally:
             await reading.wait()
+
+    def _is_at_hand(self, work: Sequence[Promise | ChunkRequest]) -> bool:
+        """Return whether all chunks are here, and so small that a thread would be no help."""
+        spec = self._batch[0][1]
+        return len(work) * decoded_bytes(spec) <= SMALL_BYTES and all(
+            item.is_kept if isinstance(item, Promise) else isinstance(item.ref, InlineChunk)
+            for item in work
+        )
+
+    def _decode_at_once(self, item: Promise | ChunkRequest) -> None:
+        if isinstance(item, Promise):
+            data = item.wait()
+            assert data is not None
+            self._decode(item.place, data)
+        else:
+            assert isinstance(item.ref, InlineChunk)
+            self._decode(item.places[0], item.ref.data)
 
     def _at_once(self, work: Sequence[Promise | ChunkRequest]) -> int:
         """Return how many chunks the memory has room for, by the mean of all."""
@@ -394,10 +416,9 @@ def requesting_coordinates(
 ) -> Iterator[None]:
     """Request the coordinates that xarray reads when it opens a group, all at the same time.
 
-    Meanwhile xarray looks at the variables.
-
-    These are the small arrays along their own dimension, and times, from which it learns how to
-    decode them. With `is_deep`, those of the groups below, too.
+    Meanwhile xarray looks at the variables. These are the small arrays along their own dimension,
+    and times, from which it learns how to decode them. The manifests of the other arrays follow, so
+    that the first read need not wait for them. With `is_deep`, those of the groups below, too.
     """
     session = far_session(store)
     most_bytes = _setting(AHEAD_BYTES, _DEFAULT_AHEAD, least=0)
@@ -406,24 +427,36 @@ def requesting_coordinates(
         return
     path = f"/{group.strip('/')}"
     prefix = path if path.endswith("/") else f"{path}/"
-    wanted = list[Wanted]()
+    wanted, others = list[Wanted](), list[ArrayNode]()
     for below in session.tree.paths_below(path):
         if not is_deep and "/" in below[len(prefix) :]:
             continue
         node = session.tree.find(below)
-        if isinstance(node, ArrayNode) and is_small(node):
-            is_time = _SINCE in node.user_data and len(node.array.num_chunks) <= _TIME_DIMENSIONS
-            if is_coordinate(node) or is_time:
-                wanted.append((node, every_chunk(node)))
-        if len(wanted) == _MOST_COORDINATES:
+        if not isinstance(node, ArrayNode):
+            continue
+        if _is_read_on_opening(node):
+            wanted.append((node, every_chunk(node)))
+        else:
+            others.append(node)
+        if len(wanted) + len(others) == _MOST_ARRAYS:
             break
     ahead = read_ahead(session)
-    if wanted:
-        ahead.request_soon(session, wanted, most_bytes)
+    manifest = session.context.user_config.manifest
+    if manifest is not None and manifest.preload is not None:
+        others = []  # the user says which manifests are loaded before they are needed
+    if wanted or others:
+        ahead.request_soon(session, wanted, most_bytes, others)
     try:
         yield
     finally:
         run_blocking(ahead.planned())
+
+
+def _is_read_on_opening(node: ArrayNode) -> bool:
+    if not is_small(node):
+        return False
+    is_time = _SINCE in node.user_data and len(node.array.num_chunks) <= _TIME_DIMENSIONS
+    return is_time or is_coordinate(node)
 
 
 def _far_session(batch: Sequence[ReadItem] | Sequence[WriteItem]) -> SessionState | None:
