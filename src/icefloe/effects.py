@@ -42,6 +42,11 @@ def is_blocking() -> bool:
     return _mode.get() != "async"
 
 
+def may_spread() -> bool:
+    """Return whether work may be spread over threads: not within a pool, and not step by step."""
+    return _mode.get() in ("async", "blocking")
+
+
 def run_blocking[T](work: Coroutine[Any, Any, T], mode: Mode = "blocking") -> T:
     """Run a core coroutine to its end on this thread."""
     token = _mode.set(mode)

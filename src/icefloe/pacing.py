@@ -8,14 +8,14 @@ many, to a server nearby few. `MemoryBudget` limits the bytes that all of them h
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from threading import Condition, Lock
-from typing import Final
+from typing import Any, Final
 
-from icefloe.effects import wait_for
+from icefloe.effects import map_concurrently, may_spread, run_blocking, wait_for
 from icefloe.forks import renew_lock_in_children
 
 _FIRST_THREADS: Final = 64
@@ -29,6 +29,8 @@ _REQUEST_BYTES: Final = 64 << 10
 _BETTER: Final = 1.1
 _COLLAPSED: Final = 0.25
 """Noise changes rates by less than this: the storage or the network is another one now."""
+_FEW_ITEMS: Final = 32
+"""Fewer items are all under way at once, with the threads that any work shares."""
 _TURN_SECONDS: Final = 0.1
 """After this time a thread lets other reads go first."""
 
@@ -158,6 +160,32 @@ async def work_through[A](
     raised once the calls under way have ended.
     """
     await begin_work(function, items, pace=pace, most=most, at_once=at_once).wait()
+
+
+async def map_at_pace[A, T](
+    function: Callable[[A], Coroutine[Any, Any, T]],
+    items: Sequence[A],
+    *,
+    pace: Pace,
+    most: int,
+    size_of: Callable[[A], int],
+    at_once: int | None = None,
+) -> list[T]:
+    """Apply a core function to all items, as many at a time as a storage bears, results in order.
+
+    `size_of` returns how many bytes an item moves over the network. As `work_through`, but for
+    callers that are themselves on a thread of a pool: there, one item follows on the other.
+    """
+    if len(items) < _FEW_ITEMS or not may_spread():
+        return await map_concurrently(function, items, limit=min(most, at_once or most))
+    results = dict[int, T]()
+
+    def call(place: int) -> int:
+        results[place] = run_blocking(function(items[place]), "worker")
+        return size_of(items[place])
+
+    await work_through(call, range(len(items)), pace=pace, most=most, at_once=at_once)
+    return [results[place] for place in range(len(items))]
 
 
 def begin_work[A](

@@ -1,12 +1,13 @@
 """The number of threads that suits a storage, and limits on what they hold."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.pacing import MemoryBudget, Pace, work_through
+from icefloe.pacing import MemoryBudget, Pace, map_at_pace, work_through
 
 
 def settle(
@@ -135,3 +136,47 @@ def test_the_first_failure_ends_the_work() -> None:
     with pytest.raises(KeyError):
         run_blocking(work_through(work, range(10_000), pace=Pace(), most=1))
     assert done == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 100])
+def test_results_at_a_pace_come_in_the_order_of_the_items(count: int) -> None:
+    async def square(number: int) -> int:
+        return number**2
+
+    work = map_at_pace(square, range(count), pace=Pace(), most=128, size_of=lambda _: 1)
+    assert run_blocking(work) == [number**2 for number in range(count)]
+
+
+def test_more_requests_are_under_way_than_a_pool_of_the_core_has_threads() -> None:
+    together = threading.Barrier(60)
+
+    async def meet(number: int) -> int:
+        together.wait(60)
+        return number
+
+    work = map_at_pace(meet, range(60), pace=Pace(), most=128, size_of=lambda _: 1)
+    assert run_blocking(work) == list(range(60))
+
+
+def test_memory_limits_how_many_are_under_way() -> None:
+    under_way, most_under_way, lock = [0], [0], threading.Lock()
+
+    async def count(_: int) -> None:
+        with lock:
+            under_way[0] += 1
+            most_under_way[0] = max(most_under_way[0], under_way[0])
+        time.sleep(0.001)  # noqa: ASYNC251 - on a thread of its own
+        with lock:
+            under_way[0] -= 1
+
+    work = map_at_pace(count, range(50), pace=Pace(), most=128, size_of=lambda _: 1, at_once=3)
+    run_blocking(work)
+    assert most_under_way[0] <= 3
+
+
+def test_work_on_a_thread_of_a_pool_starts_no_further_threads() -> None:
+    async def thread(_: int) -> int:
+        return threading.get_ident()
+
+    work = map_at_pace(thread, range(50), pace=Pace(), most=128, size_of=lambda _: 1)
+    assert set(run_blocking(work, "worker")) == {threading.get_ident()}

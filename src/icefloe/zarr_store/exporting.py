@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.effects import map_concurrently, run_blocking
+from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
-from icefloe.pacing import Pace, work_through
+from icefloe.pacing import Pace, map_at_pace
 from icefloe.records import Record, replace
 from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
 from icefloe.reports import FactsReport, counted, shown_bytes
@@ -161,11 +161,8 @@ class _Exporting:
     async def compare_chunks(self, nodes: Sequence[ArrayNode]) -> None:
         """Read the chunks of arrays on both sides, and require that they are the same."""
         async for rows in self._rows(nodes):
-            for row, is_same in zip(
-                rows,
-                await map_concurrently(self._is_same, rows, limit=self._at_once),
-                strict=True,
-            ):
+            answers = await self._for_each(self._is_same, rows, lambda row: row.size_bytes)
+            for row, is_same in zip(rows, answers, strict=True):
                 if not is_same:
                     raise not_the_same(row.key)
             self.compared += len(rows)
@@ -231,22 +228,18 @@ class _Exporting:
         await self._for_each(copy, list(self._requests(rows)), lambda request: request.size_bytes)
         await self._for_each(put, parts, lambda part: len(part[1]))
 
-    async def _for_each[A](
+    async def _for_each[A, T](
         self,
-        function: Callable[[A], Coroutine[Any, Any, None]],
+        function: Callable[[A], Coroutine[Any, Any, T]],
         items: Sequence[A],
         size_of: Callable[[A], int],
-    ) -> None:
+    ) -> list[T]:
         """Call a function for all items, over a network as many at a time as the storage bears."""
         if self._is_near:
-            await map_concurrently(function, items, limit=self._at_once)
-            return
-
-        def call(item: A) -> int:
-            run_blocking(function(item), "worker")
-            return size_of(item)
-
-        await work_through(call, items, pace=self._pace, most=self._at_once)
+            return await map_concurrently(function, items, limit=self._at_once)
+        return await map_at_pace(
+            function, items, pace=self._pace, most=self._at_once, size_of=size_of
+        )
 
     def _requests(self, rows: Sequence["_Row"]) -> Iterator[ChunkRequest]:
         for _, members in groupby(range(len(rows)), key=lambda place: id(rows[place].table)):

@@ -255,6 +255,60 @@ def test_a_manifest_that_cannot_be_read_ahead_is_read_again() -> None:
         assert len(manifests) > 1
 
 
+def test_manifests_of_a_dataset_are_loaded_when_it_is_opened() -> None:
+    values = {"data": np.ones((10, 10)), "chunks": (2, 2), "dimension_names": ("y", "x")}
+    with written(values=values) as (repository, gathering):
+        manifests, is_loaded = list[str](), threading.Event()
+
+        def note(key: str) -> None:
+            if key.startswith("manifests/"):
+                manifests.append(key)
+                is_loaded.set()
+
+        gathering.note = note  # type: ignore[method-assign]
+        dataset = xr.open_dataset(repository, engine="icefloe")
+        assert is_loaded.wait(60)
+        assert dataset["values"].sum() == 100
+        assert len(manifests) == 1
+
+
+def test_users_decide_which_manifests_are_loaded_before_they_are_needed() -> None:
+    values = {"data": np.ones((10, 10)), "chunks": (2, 2), "dimension_names": ("y", "x")}
+    with written(values=values) as (repository, gathering):
+        store: Any = chosen_preload(repository).readonly_session("main").store
+        threads = list[str]()
+
+        def note(key: str) -> None:
+            if key.startswith("manifests/"):
+                threads.append(threading.current_thread().name)
+
+        gathering.note = note  # type: ignore[method-assign]
+        dataset = xr.open_dataset(store, engine="icefloe")
+        assert dataset["values"].sum() == 100
+        assert "icefloe-ahead" not in threads
+
+
+def chosen_preload(repository: icefloe.Repository) -> icefloe.Repository:
+    """Open a repository without any manifest before it is needed."""
+    preload = icefloe.ManifestPreloadConfig(preload_if=icefloe.ManifestPreloadCondition.false())
+    config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(preload=preload))
+    return icefloe.Repository.open(
+        repository.storage, config, authorize_virtual_chunk_access=ACCESS
+    )
+
+
+def test_a_session_counts_the_bytes_that_it_holds() -> None:
+    with written(values=steps_of(1)) as (repository, _):
+        array = opened_array(repository.readonly_session("main"))
+        ahead = read_ahead(array.store._state)
+        held_bytes = list[int]()
+        for step in range(60):
+            np.testing.assert_array_equal(array[step], VALUES[step])
+            held_bytes.append(sum(held.size_bytes for *_, held in ahead._held.all()))
+            assert ahead.held_bytes == held_bytes[-1]
+        assert max(held_bytes) > held_bytes[-1] == 0
+
+
 def test_small_variables_are_requested_before_they_are_loaded() -> None:
     small = {
         f"v{number:02}": {"data": np.full(4, number), "dimension_names": ("x",)}

@@ -4,12 +4,13 @@ import re
 from collections.abc import (
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from typing import Final
+from typing import Any, Final
 
 from icefloe.config import EffectiveStorageSettings
 from icefloe.effects import map_concurrently
@@ -28,6 +29,7 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.maintenance.verify.objects import ChunkObjects
+from icefloe.pacing import Pace, map_at_pace
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, Buffer, ObjectInfo, Storage, Version
@@ -63,8 +65,10 @@ class Transfer(Record):
     source: Backend
     target: Backend
     at_once: int
+    is_near: bool
     server_copy: ServerCopy | None = None
     """How to copy within one store; None: through here."""
+    pace: Pace = field(default_factory=Pace)
 
     @classmethod
     def between(
@@ -77,15 +81,29 @@ class Transfer(Record):
         return cls(
             source.open(settings),
             target.open(),
-            min(at_once, _NEAR_AT_ONCE) if is_near else at_once,
+            at_once,
+            is_near,
             server_copy(source, target, settings),
         )
 
     async def copy(self, infos: Sequence[ObjectInfo]) -> int:
         """Copy objects; return how many bytes they have."""
         for some in portions_by_size(infos, lambda info: info.size_bytes):
-            await map_concurrently(self._copy, some, limit=self.at_once)
+            await self._for_each(self._copy, some)
         return sum(info.size_bytes for info in infos)
+
+    async def _for_each[T](
+        self, function: Callable[[ObjectInfo], Coroutine[Any, Any, T]], infos: Sequence[ObjectInfo]
+    ) -> list[T]:
+        if self.is_near:
+            return await map_concurrently(function, infos, limit=min(self.at_once, _NEAR_AT_ONCE))
+        return await map_at_pace(
+            function,
+            infos,
+            pace=self.pace,
+            most=self.at_once,
+            size_of=lambda info: info.size_bytes,
+        )
 
     async def _copy(self, info: ObjectInfo) -> None:
         if self.server_copy is not None:
@@ -117,7 +135,7 @@ class Transfer(Record):
         """Compare objects byte by byte, and list those that are not the same."""
         comparisons: list[bool] = []
         for some in portions_by_size(infos, lambda info: min(info.size_bytes, _PIECE_BYTES) * 2):
-            comparisons += await map_concurrently(self._is_same, some, limit=self.at_once)
+            comparisons += await self._for_each(self._is_same, some)
         return [info.key for info, is_same in zip(infos, comparisons, strict=True) if not is_same]
 
     async def _is_same(self, info: ObjectInfo) -> bool:

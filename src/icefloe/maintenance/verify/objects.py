@@ -6,13 +6,13 @@ from typing import Final, Self
 
 import numpy as np
 
-from icefloe.effects import map_concurrently
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, VirtualChunk
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.maintenance.verify.findings import DamageKind
+from icefloe.pacing import Pace, map_at_pace
 from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.virtual_chunks.grouping import PlaceIndex
@@ -32,6 +32,8 @@ from icefloe.walk.spill import (
 
 _PIECE_BYTES: Final = 16 * 2**20
 """Larger objects are read in pieces."""
+_MOST_BYTES: Final = 512 * 2**20
+"""Of pieces that are held at the same time."""
 
 
 class Fault(IntEnum):
@@ -157,12 +159,20 @@ class ChunkObjects:
         Nothing tells what the bytes should be, so that all there is to see is whether the storage
         still has as many of them as it says.
         """
-        unchecked, bad = list[str](), list[str]()
+        unchecked, bad, pace = list[str](), list[str](), Pace()
         with KeySet(self._max_bytes) as needed_keys:
             for needed, _ in self._needed.shards():
                 needed_keys.add(needed)
             async for batch in list_objects(self._backend, CHUNKS_PREFIX, needed_keys.contains):
-                outcomes = await map_concurrently(self._read, batch, limit=concurrency)
+                largest = max((info.size_bytes for info in batch), default=0)
+                outcomes = await map_at_pace(
+                    self._read,
+                    batch,
+                    pace=pace,
+                    most=concurrency,
+                    size_of=lambda info: info.size_bytes,
+                    at_once=_MOST_BYTES // min(max(largest, 1), _PIECE_BYTES),
+                )
                 for info, is_sound in zip(batch, outcomes, strict=True):
                     if not is_sound:
                         (unchecked if is_sound is None else bad).append(info.key)
@@ -282,15 +292,19 @@ class VirtualObjects:
 
     async def look(self, *, concurrency: int) -> VirtualReport:
         """Look at each object: whether it exists, is long enough, and has not changed."""
-        report = VirtualReport(len(self._places))
+        report, pace = VirtualReport(len(self._places)), Pace()
         self._checksums = np.unique(np.concatenate([self._checksums, *self._new]), axis=0)
         self._new = []
         column = self._places.column if len(self._places) else concat_bytes([])
         for first in range(0, len(column), _PORTION):
             some = range(first, min(first + _PORTION, len(column)))
             locations = [column[number] for number in some]
-            outcomes = await map_concurrently(
-                lambda number: self._look(column[number].decode(), number), some, limit=concurrency
+            outcomes = await map_at_pace(
+                lambda number: self._look(column[number].decode(), number),
+                some,
+                pace=pace,
+                most=concurrency,
+                size_of=lambda _: 1,
             )
             for raw, outcome in zip(locations, outcomes, strict=True):
                 if outcome.fault is not None:
