@@ -32,19 +32,19 @@ class SeenConfiguration(Record):
 async def read_configuration(reader: StoreClient, known_version: str | None) -> SeenConfiguration:
     """Read the containers that a repository declares, unless the known version is still there."""
     try:
-        found = await reader.read(REPO_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
+        stored = await reader.read(REPO_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
     except ObjectNotFoundError:
         return await _read_first_spec(reader, known_version)
-    if found.data is None:
-        return SeenConfiguration(found.version, None)
-    config = stored_config(open_repo_info(found.data))
-    return SeenConfiguration(found.version, declared_containers(config))
+    if stored.data is None:
+        return SeenConfiguration(stored.version, None)
+    config = stored_config(open_repo_info(stored.data))
+    return SeenConfiguration(stored.version, declared_containers(config))
 
 
 async def _read_first_spec(reader: StoreClient, known_version: str | None) -> SeenConfiguration:
     """Read the configuration of a repository of spec 1, which may have none."""
     try:
-        found = await reader.read(CONFIG_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
+        stored = await reader.read(CONFIG_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
     except ObjectNotFoundError:
         try:
             await reader.read(branch_key("main"), most_bytes=LARGEST_FILE)
@@ -52,10 +52,10 @@ async def _read_first_spec(reader: StoreClient, known_version: str | None) -> Se
             problem = "there is no repository in the place that the service knows"
             raise RepositoryNotFoundError(problem) from None
         return SeenConfiguration("none", ())
-    if found.data is None:
-        return SeenConfiguration(found.version, None)
-    config = decode_config_yaml(found.data)
-    return SeenConfiguration(found.version, declared_containers(config))
+    if stored.data is None:
+        return SeenConfiguration(stored.version, None)
+    config = decode_config_yaml(stored.data)
+    return SeenConfiguration(stored.version, declared_containers(config))
 
 
 def declared_containers(config: RepositoryConfig | None) -> tuple[DeclaredContainer, ...]:

@@ -156,8 +156,8 @@ def derive(
 def keep_config(repository: Repository, target: Side) -> None:
     """Store the containers of a repository, if others are stored."""
     stored = Repository.fetch_config(target.storage)
-    wanted = target.config.virtual_chunk_containers
-    if stored is None or stored.virtual_chunk_containers != wanted:
+    containers = target.config.virtual_chunk_containers
+    if stored is None or stored.virtual_chunk_containers != containers:
         repository.save_config()
 
 

@@ -238,8 +238,8 @@ def change_password(
     check_password(name, new)
     password_hash = _hash(new)
     with service.database.writing() as connection:
-        kept = digest_of(service, LoginKind.SESSION, session.secret)
-        _set_password(connection, name, password_hash, kept=kept)
+        digest = digest_of(service, LoginKind.SESSION, session.secret)
+        _set_password(connection, name, password_hash, kept=digest)
         record(service, connection, name, "self:change", "password", request_id)
 
 

@@ -177,14 +177,14 @@ class Opener:
         ended it.
         """
         grant = self._own_grant(entry, WORKER.name, Access.READ)
-        kept = await self._credential(grant, caller)
+        minted = await self._credential(grant, caller)
         try:
-            return await self._read_with(kept.credential, entry, grant), None
+            return await self._read_with(minted.credential, entry, grant), None
         except StorageError as error:
-            if kept.is_new or error.context.get("status") not in _REFUSALS:
+            if minted.is_new or error.context.get("status") not in _REFUSALS:
                 raise
         # The store has ended the credential that was kept: another one decides.
-        ended = kept.credential.fingerprint
+        ended = minted.credential.fingerprint
         new = await self._credential(grant, caller, {ended})
         return await self._read_with(new.credential, entry, grant), ended
 
@@ -292,17 +292,17 @@ class Opener:
 
         With each grant come the fingerprints of credentials that the store refused.
         """
-        found: dict[Grant, Minted | IcefloeError] = {}
+        credentials: dict[Grant, Minted | IcefloeError] = {}
         missing: list[Grant] = []
         for grant, refused in grants.items():
-            if (kept := self._service.broker.kept(grant, refused)) is None:
+            if (former := self._service.broker.kept(grant, refused)) is None:
                 missing.append(grant)
             else:
-                found[grant] = kept
-        made = await asyncio.gather(
+                credentials[grant] = former
+        minted = await asyncio.gather(
             *(_outcome(self._credential(grant, caller, grants[grant])) for grant in missing)
         )
-        return found | dict(zip(missing, made, strict=True))
+        return credentials | dict(zip(missing, minted, strict=True))
 
     def withheld(self, used: Collection[Grant] = ()) -> list[dict[str, str | None]]:
         """Return what the audit keeps of credentials that were made, but not for the answer."""

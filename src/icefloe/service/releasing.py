@@ -149,8 +149,8 @@ class Release:
         )
         public_container = ContainerAnswer(url, None, store, CredentialAnswer("anonymous"), "")
         config = RepositoryConfig.default()
-        known = {container.prefix: container for container in containers}
-        for container in ({url: public_container} | known).values():
+        by_prefix = {container.prefix: container for container in containers}
+        for container in ({url: public_container} | by_prefix).values():
             config.set_virtual_chunk_container(container_of(container))
         private = await writing_side(service, job.private, config)
         private = replace(private, credentials=source.credentials, anchor=source.anchor)

@@ -194,9 +194,9 @@ class Case:
             if container.url_prefix != self.request.container or not isinstance(location, Location):
                 continue
             for bucket in facts.buckets:
-                place = bucket_location(bucket)
-                here = Location(place.platform, place.store, location.bucket, location.segments)
-                if bucket.organisation == self.request.organisation and place.covers(here):
+                stored = bucket_location(bucket)
+                here = Location(stored.platform, stored.store, location.bucket, location.segments)
+                if bucket.organisation == self.request.organisation and stored.covers(here):
                     return bucket, here
         return None, None
 

@@ -205,8 +205,8 @@ class Service:
         Raise `ServiceError` if too many are made for one caller. `refused` has the fingerprints of
         credentials that the store refused.
         """
-        if (kept := self.broker.kept(grant, refused)) is not None:
-            return kept
+        if (minted := self.broker.kept(grant, refused)) is not None:
+            return minted
         bucket = grant.bucket
 
         async def load_secret() -> Secret:

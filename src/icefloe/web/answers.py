@@ -32,8 +32,8 @@ def accepts_gzip(request: Request) -> bool:
 
 def has_tag(request: Request, tag: str) -> bool:
     """Return whether a client has the answer with a tag already."""
-    known = request.headers.get("if-none-match", "")
-    return tag in [part.strip().removeprefix("W/") for part in known.split(",")]
+    tags = request.headers.get("if-none-match", "")
+    return tag in [part.strip().removeprefix("W/") for part in tags.split(",")]
 
 
 def compressed(

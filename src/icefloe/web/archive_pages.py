@@ -164,15 +164,15 @@ class ArchivePages:
         """Show the containers of virtual chunks and what they need."""
         version = self._version(request)
         files = self._files(version)
-        found = dependencies.read_dependencies(version, files, self._viewed.url)
+        needs = dependencies.read_dependencies(version, files, self._viewed.url)
         shares = self._shares(request)
-        owners, unshared = dependencies.by_owner(found, shares or {})
+        owners, unshared = dependencies.by_owner(needs, shares or {})
         return self._page(
             request,
             version,
             "dependencies.html",
             files=files,
-            dependencies=found,
+            dependencies=needs,
             kinds=files.kinds,
             shares=shares,
             owners=owners,

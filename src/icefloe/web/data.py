@@ -89,12 +89,12 @@ class Dataset(Record, eq=False):
         its several dimensions takes the place of the numbers of steps.
         """
         asked = {variable.name: variable for variable in self.variables}
-        kept = {
+        coordinates = {
             name: coordinate
             for name, coordinate in self.coordinates.items()
             if name not in asked or asked[name].dimensions == coordinate.dimensions
         }
-        return [*kept.values(), *(v for v in self.variables if v.name not in kept)]
+        return [*coordinates.values(), *(v for v in self.variables if v.name not in coordinates)]
 
 
 class _Planned(Record, eq=False):
@@ -145,9 +145,9 @@ def axes_of(version: Version, nodes: Sequence[ArrayNode]) -> dict[str, Dimension
         if len(set(names)) < len(names):
             raise _wrong(f"{node.path} has two dimensions of one name: read it with Zarr")
         for dimension in dimensions:
-            known = axes.setdefault(dimension.name, dimension)
-            if known.length != dimension.length:
-                lengths = f"{known.length} and {dimension.length}"
+            axis = axes.setdefault(dimension.name, dimension)
+            if axis.length != dimension.length:
+                lengths = f"{axis.length} and {dimension.length}"
                 problem = f"{dimension.name} has {lengths} steps in these variables"
                 raise _wrong(f"{problem}: ask for one of them after the other")
     return axes

@@ -147,20 +147,20 @@ class DataSite:
         query = parse_query(parameters.multi_items(), _OF_TILES)
         opened = tiles.open_tiles(version, node, query)
         attributes = nodes.attributes_of(node)
-        given = dict(parameters)
-        if not given.get("range") and tiles.valid_range(attributes) is None:
-            given["range"] = _usual_range(version, opened)
-        style = tiles.parse_style(given, attributes)
+        choices = dict(parameters)
+        if not choices.get("range") and tiles.valid_range(attributes) is None:
+            choices["range"] = _usual_range(version, opened)
+        style = tiles.parse_style(choices, attributes)
         chosen = [(key, value) for key, value in parameters.multi_items() if key not in _OF_TILES]
         limits = f"{style.least!r},{style.greatest!r}"
         fixed = [("version", version.session.snapshot_id), ("colours", style.colours)]
         address = urlencode([*fixed, ("range", limits), *chosen], quote_via=quote)
-        place = f"{self._address(request)}/tiles{quote(node.path)}"
+        tiles_url = f"{self._address(request)}/tiles{quote(node.path)}"
         document = {
             "tilejson": "3.0.0",
             "name": node.path,
             "scheme": "xyz",
-            "tiles": [f"{place}/{{z}}/{{x}}/{{y}}.png?{address}"],
+            "tiles": [f"{tiles_url}/{{z}}/{{x}}/{{y}}.png?{address}"],
             "minzoom": tiles.coarsest_zoom(version, opened),
             "maxzoom": tiles.finest_zoom(opened),
             "bounds": tiles.bounds(opened),
@@ -226,7 +226,7 @@ def _format(request: Request) -> Format:
         form = _ACCEPTED.get(name.partition(";")[0].strip().lower())
         if form is not None:
             weighted.append((_weight(weight), form))
-    return max(weighted, key=lambda item: item[0])[1] if weighted else Format.JSON
+    return max(weighted, key=lambda choice: choice[0])[1] if weighted else Format.JSON
 
 
 def _weight(text: str) -> float:
@@ -256,8 +256,8 @@ def _usual_range(version: Version, opened: tiles.TileArray) -> str:
     for axis in (opened.latitude, opened.longitude):
         index[axis] = opened.node.array.shape[axis] // 2
     plan = pictures.make_plan(version, opened.node, index)
-    found = pictures.read_picture(version, opened.node, plan).header["range"]
-    least, greatest = (found["low"], found["high"]) if found else (0.0, 1.0)
+    limits = pictures.read_picture(version, opened.node, plan).header["range"]
+    least, greatest = (limits["low"], limits["high"]) if limits else (0.0, 1.0)
     if least == greatest:
         least, greatest = least - 0.5, greatest + 0.5
     return f"{least:.10g},{greatest:.10g}"

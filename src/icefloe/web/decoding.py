@@ -100,8 +100,8 @@ def _markers(
     markers: list[Any] = []
     for key in ("_FillValue", "missing_value"):
         value = attributes.get(key)
-        for item in value if isinstance(value, list) else [value]:
-            marker = marker_of(item, dtype)
+        for element in value if isinstance(value, list) else [value]:
+            marker = marker_of(element, dtype)
             if marker is not None and dtype != stored and dtype.kind in "iu":
                 marker = int(marker) % 2 ** (8 * dtype.itemsize)
                 if dtype.kind == "i" and marker > np.iinfo(dtype).max:
@@ -181,15 +181,15 @@ def _times(values: NDArray[Any], units: TimeUnits, *, is_fine: bool) -> NDArray[
         is_missing |= ~np.isfinite(values)
     elif values.dtype == np.int64:
         is_missing |= values == _NOT_A_TIME
-    known = np.where(is_missing, values.dtype.type(0), values)
-    is_missing |= np.abs(known.astype(np.float64)) > _LATEST / units.step
-    known = np.where(is_missing, values.dtype.type(0), known)
+    numbers = np.where(is_missing, values.dtype.type(0), values)
+    is_missing |= np.abs(numbers.astype(np.float64)) > _LATEST / units.step
+    numbers = np.where(is_missing, values.dtype.type(0), numbers)
     if values.dtype.kind != "f":
-        known = known.astype(np.int64)
+        numbers = numbers.astype(np.int64)
     is_gregorian = units.calendar in _GREGORIAN
     if is_fine and is_gregorian:
-        return _as_dates(known.astype(np.int64) + units.origin * 1000, is_missing, "ns")
-    moments = units.moments(known // 1000 if is_fine else known)
+        return _as_dates(numbers.astype(np.int64) + units.origin * 1000, is_missing, "ns")
+    moments = units.moments(numbers // 1000 if is_fine else numbers)
     first = moments[~is_missing].min(initial=_LATEST)
     if is_gregorian and (units.calendar != "standard" or first >= _REFORM):
         return _as_dates(moments, is_missing, "us")

@@ -242,7 +242,7 @@ def ways_in(version: Version) -> tuple[Way, ...]:
     """
     context = version.state.context
     access = context.virtual.resolver.access
-    found = [
+    ways = [
         Way(prefix, credential is not None and is_anonymous(credential))
         for prefix, credential in access.entries.items()
         if prefix in dict(access.prefixes) and printable(prefix) == prefix
@@ -250,8 +250,8 @@ def ways_in(version: Version) -> tuple[Way, ...]:
     for container in context.config.virtual_chunk_containers:
         prefix = container.url_prefix
         if not access.prefixes_in(parse_prefix(prefix), container):
-            found += _ways(context, container, prefix)[:1]
-    return tuple(found)
+            ways += _ways(context, container, prefix)[:1]
+    return tuple(ways)
 
 
 def _ways(context: RepoContext, container: VirtualChunkContainer, prefix: str) -> list[Way]:
@@ -278,21 +278,21 @@ def _ways(context: RepoContext, container: VirtualChunkContainer, prefix: str) -
 def problem_text(version: Version, error: IcefloeError, url: str) -> str:
     """Return the message of an error; of a missing authorisation, with the option to use."""
     context = version.state.context
-    found: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     prefix = str(error.context.get("url_prefix", ""))
     location = str(error.context.get("location", ""))
     if error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
         for container in context.config.virtual_chunk_containers:
             allowed = context.virtual.resolver.access.prefixes_in(parse_prefix(prefix), container)
             if container.url_prefix == prefix and not allowed:
-                found = commands(context, container, prefix, url)
+                options = commands(context, container, prefix, url)
     elif error.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK and "://" in location:
         prefix = location[: location.rfind("/") + 1]
         default = _default(prefix)
-        found = () if default is None else commands(context, default, prefix, url)
-    if not found:
+        options = () if default is None else commands(context, default, prefix, url)
+    if not options:
         return shown_text(error.message)
     return (
         f"Chunks of this array are in {prefix}, which you did not authorise. If you trust the"
-        f" repository to read from there, view it with: {' or '.join(found)}"
+        f" repository to read from there, view it with: {' or '.join(options)}"
     )

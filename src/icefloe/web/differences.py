@@ -89,9 +89,9 @@ def plan_difference(comparison: ArrayComparison, index: Sequence[int] | None = N
     for axis, step in enumerate(steps):
         if axis not in drawn and step >= comparison.old.array.shape[axis]:
             dimension = plan.dimensions[axis]
-            place = f"{dimension.name} {dimension.axis.label(step)}"
+            position = f"{dimension.name} {dimension.axis.label(step)}"
             raise NotDrawableError(
-                f"{place} is not in {comparison.before.name}: nothing to subtract"
+                f"{position} is not in {comparison.before.name}: nothing to subtract"
             )
     window = list(plan.window)
     for axis in drawn:

@@ -403,9 +403,9 @@ def _commits_between(
 ) -> list[SnapshotEntry] | None:
     """Return the commits of both versions up to their first common one; None if they are many."""
     walks = [iterate_blocking(context.ledger.ancestry(snapshot)) for snapshot in (after, before)]
-    known = dict[SnapshotId, SnapshotEntry](), dict[SnapshotId, SnapshotEntry]()
+    seen = dict[SnapshotId, SnapshotEntry](), dict[SnapshotId, SnapshotEntry]()
     for _ in range(MOST_LOGS + 1):
-        for own, others, walk in zip(known, reversed(known), walks, strict=True):
+        for own, others, walk in zip(seen, reversed(seen), walks, strict=True):
             entry = next(walk, None)
             if entry is None:
                 continue
@@ -500,7 +500,7 @@ def _groups(
     items = [(side, ref) for side, own in enumerate(refs) for ref in own]
     if not all(ref.extents for _, ref in items):  # such a manifest covers everything
         return [items] if items else []
-    items.sort(key=lambda item: item[1].extents[0])
+    items.sort(key=lambda manifest: manifest[1].extents[0])
     groups, end = list[list[tuple[int, ManifestRef]]](), 0
     for side, ref in items:
         first, last = ref.extents[0]

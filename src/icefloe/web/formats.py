@@ -149,10 +149,10 @@ def _nested(values: NDArray[Any]) -> Iterator[bytes]:
         for length in lengths:
             levels += places % length == 0
         pieces: list[str] = []
-        for place, text, level in zip(
+        for row, text, level in zip(
             places.tolist(), texts_of(part, json.dumps), levels.tolist(), strict=True
         ):
-            pieces += (separators[level] if place else "", text)
+            pieces += (separators[level] if row else "", text)
         yield "".join(pieces).encode()
     yield b"]" * values.ndim
 
@@ -191,10 +191,10 @@ def _is_whole(values: NDArray[Any], unit: str) -> bool:
 def _number_texts(values: NDArray[Any], quote: Callable[[str], str], missing: str) -> list[str]:
     numbers = values.astype(np.float32) if values.dtype.itemsize < 4 else values
     texts: list[str] = pa.array(numbers).cast(pa.string()).to_pylist()
-    for place in np.flatnonzero(~np.isfinite(numbers)).tolist():
-        number = numbers[place]
+    for row in np.flatnonzero(~np.isfinite(numbers)).tolist():
+        number = numbers[row]
         infinity = "Infinity" if number > 0 else "-Infinity"
-        texts[place] = missing if np.isnan(number) else quote(infinity)
+        texts[row] = missing if np.isnan(number) else quote(infinity)
     return texts
 
 

@@ -65,7 +65,9 @@ def history_page(graph: CommitGraph, number: int) -> HistoryPage:
     chosen = graph.rows[first : first + COMMITS_PER_PAGE]
     last = first + len(chosen)
     lanes = [lane for lane in graph.lanes if lane.first_row < last and first <= lane.last_row]
-    rows = tuple(_row(row, first + place, lanes) for place, row in enumerate(chosen))
+    rows = tuple(
+        _row(row, first + number_on_page, lanes) for number_on_page, row in enumerate(chosen)
+    )
     columns = min(max((lane.column for lane in lanes), default=0) + 1, _MOST_LANES)
     ids = {row.entry.id for row in graph.rows}
     parents = {row.entry.parent for row in graph.rows} - {None}

@@ -207,8 +207,8 @@ class HistoryPages:
         self, before: Version, after: Version, old: ArrayNode, new: ArrayNode
     ) -> ArrayComparison:
         """Compare an array, unless that was done for the page whose picture is asked for."""
-        place = (before.session.snapshot_id, after.session.snapshot_id, new.path)
-        return self._kept.get(place, lambda: diffs.compare_array(before, after, old, new))
+        key = (before.session.snapshot_id, after.session.snapshot_id, new.path)
+        return self._kept.get(key, lambda: diffs.compare_array(before, after, old, new))
 
 
 def page_number(request: Request) -> int:

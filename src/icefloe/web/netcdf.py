@@ -95,7 +95,9 @@ def _header(
         described.append(
             _name(variable.name)
             + struct.pack(f">{len(axes) + 1}i", len(axes), *axes)
-            + _list(_ATTRIBUTE, [_attribute(*item) for item in variable.attributes.items()])
+            + _list(
+                _ATTRIBUTE, [_attribute(*attribute) for attribute in variable.attributes.items()]
+            )
             + struct.pack(">iIq", variable.type_code, variable.size_bytes, position)
         )
     conventions = _list(_ATTRIBUTE, [_attribute("Conventions", "CF-1.10")])
@@ -133,9 +135,9 @@ def _attribute_value(value: Any) -> Any:
     ('int32', 'float64')
     """
     items = value if isinstance(value, list) else [value]
-    if not items or not all(type(item) in (int, float) for item in items):
+    if not items or not all(type(element) in (int, float) for element in items):
         return value
-    if all(isinstance(item, int) and abs(item) < 2**31 for item in items):
+    if all(isinstance(element, int) and abs(element) < 2**31 for element in items):
         return np.array(items, np.int32)
     return np.array(items, np.float64)
 
@@ -157,19 +159,21 @@ def _prepare(variable: Variable, lengths: dict[str, int]) -> _Written:
     if stored.dtype.kind in "mM":
         stored, attributes["units"] = _plain_times(stored)
     markers = {name: _markers(variable.attributes.get(name), stored.dtype) for name in _MARKERS}
-    values = _narrowed(variable.name, stored, [m for found in markers.values() for m in found])
+    values = _narrowed(variable.name, stored, [m for texts in markers.values() for m in texts])
     for name, numbers in markers.items():
-        kept = numbers[:1] if name == "_FillValue" else numbers  # of which netCDF has one
-        if kept:
+        storable = numbers[:1] if name == "_FillValue" else numbers  # of which netCDF has one
+        if storable:
             with np.errstate(over="ignore"):
-                attributes[name] = np.array(kept).astype(values.dtype)
+                attributes[name] = np.array(storable).astype(values.dtype)
     return _Written(variable.name, variable.dimensions, values, attributes)
 
 
 def _markers(value: Any, dtype: np.dtype[Any]) -> list[Any]:
     """Return the numbers of an attribute that mark missing values."""
-    found = [marker_of(item, dtype) for item in (value if isinstance(value, list) else [value])]
-    numbers = [number for number in found if number is not None]
+    markers = [
+        marker_of(element, dtype) for element in (value if isinstance(value, list) else [value])
+    ]
+    numbers = [number for number in markers if number is not None]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         numbers = [number for number in numbers if limits.min <= number <= limits.max]

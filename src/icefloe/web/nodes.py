@@ -39,8 +39,8 @@ class ArrayFacts(Record):
     @property
     def size_bytes(self) -> int | None:
         """The size of all values in memory; None for values of different sizes."""
-        item = item_bytes(self.data_type)
-        return None if item is None else item * self.num_values
+        width = item_bytes(self.data_type)
+        return None if width is None else width * self.num_values
 
     @property
     def largest_chunk(self) -> tuple[int, ...]:
@@ -194,18 +194,18 @@ def search(version: Version, path: str, text: str) -> NodePage:
 
     A page has at most `MOST_CHILDREN` of them, and there is no next page.
     """
-    prefix, wanted = path.rstrip("/") + "/", text.casefold()
-    found = sorted(
+    prefix, folded = path.rstrip("/") + "/", text.casefold()
+    paths = sorted(
         node_path
         for node_path in version.state.tree.paths_below(path)
-        if wanted in node_path[len(prefix) :].casefold() and len(node_path) > len(prefix)
+        if folded in node_path[len(prefix) :].casefold() and len(node_path) > len(prefix)
     )
     rows = []
-    for node_path in found[:MOST_CHILDREN]:
+    for node_path in paths[:MOST_CHILDREN]:
         node = find_node(version, node_path)
         facts = facts_of(node) if isinstance(node, ArrayNode) else None
         rows.append(NodeRow(node_path, node_path[len(prefix) :], facts))
-    return NodePage(tuple(rows), len(found))
+    return NodePage(tuple(rows), len(paths))
 
 
 def largest_array(version: Version, page: NodePage) -> ArrayNode | None:

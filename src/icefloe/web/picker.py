@@ -109,8 +109,8 @@ class RefPage(Record):
 
 def ref_page(refs: Iterable[Ref], search: str, number: int) -> RefPage:
     """Return a page of the branches and tags whose names contain a text; pages count from 1."""
-    wanted = search.casefold()
-    chosen = [ref for ref in refs if wanted in ref.name.casefold()]
+    folded = search.casefold()
+    chosen = [ref for ref in refs if folded in ref.name.casefold()]
     pages = max(1, -(-len(chosen) // REFS_PER_PAGE))
     number = min(max(1, number), pages)
     first = (number - 1) * REFS_PER_PAGE

@@ -167,10 +167,12 @@ def _dimension(
     coordinate = coordinate_of(version, node.path, name, length)
     if coordinate is None or (coordinate.path == node.path and not with_itself):
         return plain
-    kept: Dimension | None = version.dimensions.get(coordinate.path)
-    if kept is None:
-        kept = version.dimensions[coordinate.path] = _read_dimension(version, coordinate) or plain
-    return kept
+    dimension: Dimension | None = version.dimensions.get(coordinate.path)
+    if dimension is None:
+        dimension = version.dimensions[coordinate.path] = (
+            _read_dimension(version, coordinate) or plain
+        )
+    return dimension
 
 
 def _read_dimension(version: Version, coordinate: ArrayNode) -> Dimension | None:
@@ -419,8 +421,8 @@ def _round_labels(
     order = slice(None) if changes[0] > 0 else slice(None, None, -1)
     places = np.interp(multiples, values[order], steps[order])
     return [
-        [float(place), f"{multiple + 0.0:.10g}"]
-        for place, multiple in zip(places.tolist(), multiples.tolist(), strict=True)
+        [float(position), f"{multiple + 0.0:.10g}"]
+        for position, multiple in zip(places.tolist(), multiples.tolist(), strict=True)
     ]
 
 
@@ -577,8 +579,10 @@ def _sample(facts: ArrayFacts) -> tuple[list[tuple[slice, ...]], bool]:
     positions = [np.unravel_index(number, facts.num_parts) for number in numbers.tolist()]
     parts = [
         tuple(
-            slice(int(place) * part, min(length, (int(place) + 1) * part))
-            for place, part, length in zip(position, facts.part_shape, facts.shape, strict=True)
+            slice(int(part_index) * part, min(length, (int(part_index) + 1) * part))
+            for part_index, part, length in zip(
+                position, facts.part_shape, facts.shape, strict=True
+            )
         )
         for position in positions
     ]

@@ -75,16 +75,16 @@ def recipes_of(
     dataset = _dataset(viewed, version, group, places)
     kind = "array" if is_array else "group"
     chosen = f"[{literal(node_name(path))}]" if is_array else ""
-    found = [
+    recipes = [
         Recipe("xarray", f"{_imports(places)}import xarray as xr\n\nds = {dataset}{chosen}"),
         Recipe("Icefloe", _with_zarr(_opening(viewed, places), "icefloe", version, kind, path)),
     ]
     foreign = _foreign_opening(viewed, places)
     if foreign is not None:
-        found.append(Recipe("icechunk", _with_zarr(foreign, "icechunk", version, kind, path)))
+        recipes.append(Recipe("icechunk", _with_zarr(foreign, "icechunk", version, kind, path)))
     if table is not None and table.array.shape and _fits_lines(table):
-        found.append(Recipe("Spark", _on_spark(viewed, version, table, places)))
-    return [*found, Recipe(*viewed.zarr_code(version, origin))]
+        recipes.append(Recipe("Spark", _on_spark(viewed, version, table, places)))
+    return [*recipes, Recipe(*viewed.zarr_code(version, origin))]
 
 
 def _fits_lines(table: ArrayNode) -> bool:
@@ -101,11 +101,11 @@ def _call(function: str, arguments: list[str | None]) -> str:
     >>> _call("open", ["1", None, "b=2"])
     'open(1, b=2)'
     """
-    given = [argument for argument in arguments if argument is not None]
-    short = f"{function}({', '.join(given)})"
+    present = [argument for argument in arguments if argument is not None]
+    short = f"{function}({', '.join(present)})"
     if len(short) <= _LONGEST_LINE:
         return short
-    lines = "".join(f"{_INDENT}{argument},\n" for argument in given)
+    lines = "".join(f"{_INDENT}{argument},\n" for argument in present)
     return f"{function}(\n{lines})"
 
 
@@ -153,8 +153,8 @@ def _foreign_opening(viewed: Viewed, places: _Places) -> str | None:
 
 def _with_zarr(opening: str, module: str, version: Version, kind: str, path: str) -> str:
     session = f"store = repository.readonly_session({version.argument}).store"
-    place = None if path == "/" else f"path={literal(path.lstrip('/'))}"
-    reading = _call(f"zarr.open_{kind}", ["store", place, 'mode="r"'])
+    path_argument = None if path == "/" else f"path={literal(path.lstrip('/'))}"
+    reading = _call(f"zarr.open_{kind}", ["store", path_argument, 'mode="r"'])
     return f"import {module}\nimport zarr\n\n{opening}\n{session}\n{kind} = {reading}"
 
 

@@ -131,8 +131,8 @@ def select(dimensions: Sequence[Dimension], query: Query) -> tuple[AxisSelection
     names = [dimension.name for dimension in dimensions]
     for name in query.names:
         if name not in names:
-            known = f"the dimensions {', '.join(names)}" if names else "no dimensions"
-            raise _wrong(f"there is no dimension {name!r}: the data has {known}")
+            available = f"the dimensions {', '.join(names)}" if names else "no dimensions"
+            raise _wrong(f"there is no dimension {name!r}: the data has {available}")
     return tuple(_select_axis(dimension, query) for dimension in dimensions)
 
 
@@ -229,17 +229,17 @@ def _parse(dimension: Dimension, text: str) -> list[Bound]:
     else:
         cuts = [match.start() for match in re.finditer(":", text)][:16]
         parts = [[text[:cut], text[cut + 1 :]] for cut in cuts]
-    found: list[list[Bound]] = []
+    readings: list[list[Bound]] = []
     for part in parts:
         if len(part) != 2:
             continue
         bounds = [_bound(dimension, side.strip()) for side in part]
         if all(bound or not side.strip() for bound, side in zip(bounds, part, strict=True)):
-            found.append(bounds)
-    if len(found) == 1:
-        return found[0]
+            readings.append(bounds)
+    if len(readings) == 1:
+        return readings[0]
     example = "a date such as 2024-05-01" if dimension.axis.calendar else "a number"
-    if found:
+    if readings:
         raise _wrong(f"{text!r} can be divided in several ways: put a slash between the bounds")
     raise _wrong(
         f"{dimension.name} is {example}, or a range like first:last, not {text[:100]!r}:"
@@ -308,10 +308,10 @@ def _position(
     dimension: Dimension, values: NDArray[Any], bound: Bound, text: str, method: str
 ) -> int:
     assert bound is not None
-    wanted = bound[0]
-    differences = np.abs(values.astype(np.float64) - wanted)
+    target = bound[0]
+    differences = np.abs(values.astype(np.float64) - target)
     if dimension.axis.calendar is not None:
-        differences = np.abs(values - int(wanted)).astype(np.float64)
+        differences = np.abs(values - int(target)).astype(np.float64)
     if _is_circle(dimension):
         differences %= _CIRCLE
         differences = np.minimum(differences, _CIRCLE - differences)
@@ -331,8 +331,8 @@ def _position(
 def _widest_step(values: NDArray[Any]) -> float:
     """Return the largest distance between neighbours; a position farther outside is refused."""
     distances = np.abs(np.diff(values.astype(np.float64)))
-    known = distances[np.isfinite(distances)]
-    return float(known.max()) if len(known) else float("inf")
+    finite = distances[np.isfinite(distances)]
+    return float(finite.max()) if len(finite) else float("inf")
 
 
 def _range(dimension: Dimension, values: NDArray[Any], first: Bound, last: Bound) -> Steps:

@@ -179,10 +179,10 @@ class Site:
                 recipes=recipes_of(self._viewed, version, path, root_address(request), node),
                 **common,
             )
-        wanted = request.query_params.get("search", "").strip()
+        text = request.query_params.get("search", "").strip()
         listing = (
-            nodes.search(version, path, wanted)
-            if wanted
+            nodes.search(version, path, text)
+            if text
             else nodes.children(version, path, request.query_params.get("after"))
         )
         table = nodes.largest_array(version, listing)
@@ -192,7 +192,7 @@ class Site:
             version,
             "group.html",
             listing=listing,
-            search=wanted,
+            search=text,
             most=nodes.MOST_CHILDREN,
             recipes=recipes_of(self._viewed, version, path, root_address(request), table),
             readme=_readme(readme) if isinstance(readme, str) else None,
@@ -325,14 +325,14 @@ class Site:
     ) -> Response:
         """Return a picture, or the exact values of some rows and columns of it."""
         asked = request.query_params
-        place = (
+        key = (
             request.url.path,
             tuple(version.session.snapshot_id for version in versions),
             asked.get("index"),
             asked.get("along"),
         )
         try:
-            picture = self._pictures.get(place, lambda: read(_numbers(request, "index")))
+            picture = self._pictures.get(key, lambda: read(_numbers(request, "index")))
             rows, columns = _numbers(request, "rows"), _numbers(request, "columns")
             if rows is not None and columns is not None:
                 picture = picture.exact(rows, columns)

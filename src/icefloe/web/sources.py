@@ -338,14 +338,14 @@ def look_at_files(version: Version, names: Sequence[str]) -> dict[str, LookedAt]
         rows = rows[is_chosen[table.targets[rows]]]
         if len(rows):
             _gather(virtual_needs(table.take(rows)), reader, needs)
-    known = [name for name in names if name in needs]
+    needed = [name for name in names if name in needs]
 
     async def look() -> list[LookedAt]:
         return await map_concurrently(
-            lambda name: _look(reader, needs[name]), known, limit=_LOOKS_AT_ONCE
+            lambda name: _look(reader, needs[name]), needed, limit=_LOOKS_AT_ONCE
         )
 
-    return dict(zip(known, run_blocking(look()), strict=True))
+    return dict(zip(needed, run_blocking(look()), strict=True))
 
 
 def _canonical(locations: BytesColumn, reader: VirtualReader) -> BytesColumn:

@@ -208,16 +208,19 @@ def read_tile(
     if values[inside].size:
         selection = _selection(tiles, window)
         raw = read_values(tiles.node, array, selection)
-        found = decoding.decode(raw, attributes_of(tiles.node))
-        if found.dtype.kind not in "biuf":
+        decoded = decoding.decode(raw, attributes_of(tiles.node))
+        if decoded.dtype.kind not in "biuf":
             raise _wrong("times have no colours")
-        plane = found.astype(np.float64)
+        plane = decoded.astype(np.float64)
         if tiles.latitude > tiles.longitude:
             plane = plane.T
         steps = [axis.steps for axis in selection]
         places = [
-            np.searchsorted(steps[number], wanted[wanted >= 0])
-            for number, wanted in ((tiles.latitude, window.rows), (tiles.longitude, window.columns))
+            np.searchsorted(steps[number], positions[positions >= 0])
+            for number, positions in (
+                (tiles.latitude, window.rows),
+                (tiles.longitude, window.columns),
+            )
         ]
         values[inside] = plane[np.ix_(*places)]
     return values.repeat(window.step, 0).repeat(window.step, 1)
@@ -255,8 +258,8 @@ def _fit(tiles: TileArray, grid: Grid, item_bytes: int, tile: tuple[int, int, in
 
 def _selection(tiles: TileArray, window: _Window) -> tuple[AxisSelection, ...]:
     chosen = [*tiles.selection]
-    for number, wanted in ((tiles.latitude, window.rows), (tiles.longitude, window.columns)):
-        steps = np.unique(wanted[wanted >= 0])
+    for number, positions in ((tiles.latitude, window.rows), (tiles.longitude, window.columns)):
+        steps = np.unique(positions[positions >= 0])
         chosen[number] = AxisSelection(chosen[number].name, steps, is_position=False)
     return tuple(chosen)
 

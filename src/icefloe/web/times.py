@@ -66,10 +66,10 @@ class TimeScale(Record):
 
     def header(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         """Return values counted from the first time, and what a script needs to show dates."""
-        known = values[np.isfinite(values)]
-        base = float(known.min()) if len(known) else 0.0
+        finite = values[np.isfinite(values)]
+        base = float(finite.min()) if len(finite) else 0.0
         origin = self.origin + base * self.seconds
-        moments = self.origin + known * self.seconds
+        moments = self.origin + finite * self.seconds
         described = {
             "origin": origin,
             "seconds": self.seconds,

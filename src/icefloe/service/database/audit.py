@@ -123,10 +123,10 @@ def _rows(connection: Connection) -> Iterator[Row[Any]]:
 
 
 def _code(key: bytes, previous: bytes, row: Mapping[str, Any]) -> bytes:
-    at: datetime = row["at"]
+    moment: datetime = row["at"]
     content = [
         row["number"],
-        (at - _EPOCH) // timedelta(microseconds=1),
+        (moment - _EPOCH) // timedelta(microseconds=1),
         row["person"],
         row["action"],
         row["organisation"],

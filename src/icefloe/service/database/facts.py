@@ -133,14 +133,14 @@ def load_facts(
     if len(names) == 1:
         ((organisation, name),) = names
         key = {"organisation": organisation, "bucket": name}
-        found = connection.execute(_POLICIES_OF_BUCKET, key)
+        matches = connection.execute(_POLICIES_OF_BUCKET, key)
     else:
         choice = {
             "organisations": sorted({organisation for organisation, _ in names}),
             "buckets": sorted({bucket for _, bucket in names}),
         }
-        found = connection.execute(_POLICIES, choice)
-    policies = rows.records_of(Policy, found)
+        matches = connection.execute(_POLICIES, choice)
+    policies = rows.records_of(Policy, matches)
     return replace(
         offers,
         containers=tuple(containers),
@@ -168,7 +168,7 @@ def _load_buckets(
     behind = (provider.organisation, provider.bucket) if provider else ("", "")
     if len(places) == 1 and provider is None:
         ((platform, place),) = places
-        found = connection.execute(_BUCKETS_AT_PLACE, {"platform": platform, "bucket": place})
+        matches = connection.execute(_BUCKETS_AT_PLACE, {"platform": platform, "bucket": place})
     else:
         choice = {
             "platforms": sorted({platform for platform, _ in places}),
@@ -176,10 +176,10 @@ def _load_buckets(
             "organisation": behind[0],
             "name": behind[1],
         }
-        found = connection.execute(_BUCKETS, choice)
+        matches = connection.execute(_BUCKETS, choice)
     others = [
         bucket
-        for bucket in rows.records_of(Bucket, found)
+        for bucket in rows.records_of(Bucket, matches)
         if (bucket.platform, bucket.bucket) in places
         or (bucket.organisation, bucket.name) == behind
     ]

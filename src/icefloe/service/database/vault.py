@@ -137,9 +137,9 @@ def write_new_key(path: Path) -> LocalMasterKey:
     At any moment, both keys are in files: see `read_former_keys`.
     """
     former = read_master_key(path)
-    kept = path.with_name(f"{path.name}.{former.key_id}")
-    if not kept.exists():
-        os.link(path, kept)
+    copy = path.with_name(f"{path.name}.{former.key_id}")
+    if not copy.exists():
+        os.link(path, copy)
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     key = read_master_key(new, create=True)
@@ -149,7 +149,7 @@ def write_new_key(path: Path) -> LocalMasterKey:
 
 def read_former_keys(path: Path) -> list[LocalMasterKey]:
     """Return the former keys that `write_new_key` left beside the present one."""
-    return [read_master_key(kept) for kept in sorted(path.parent.glob(f"{path.name}.local-*"))]
+    return [read_master_key(copy) for copy in sorted(path.parent.glob(f"{path.name}.local-*"))]
 
 
 class Sealed(Record):

@@ -71,11 +71,11 @@ class Location(Record):
     @property
     def is_well_known(self) -> bool:
         """Return whether it is on the platform's own endpoint."""
-        known = _WELL_KNOWN[self.platform]
+        well_known = _WELL_KNOWN[self.platform]
         if self.platform is not Platform.AZURE:
-            return self.store == known  # others may have names below these
+            return self.store == well_known  # others may have names below these
         account, _, domain = self.store.partition(".")
-        return domain == known and _AZURE_ACCOUNT.fullmatch(account) is not None
+        return domain == well_known and _AZURE_ACCOUNT.fullmatch(account) is not None
 
     @property
     def prefix(self) -> str:
@@ -123,17 +123,17 @@ def location_url(location: Location) -> str:
 
 def store_name(platform: Platform, endpoint: str | None, account: str | None) -> str | None:
     """Return the name of a store: the host of its endpoint; None if the endpoint is no address."""
-    known = _WELL_KNOWN[platform]
+    domain = _WELL_KNOWN[platform]
     if endpoint is None:
         if platform is not Platform.AZURE:
-            return known
-        return f"{account}.{known}" if _AZURE_ACCOUNT.fullmatch(account or "") else None
+            return domain
+        return f"{account}.{domain}" if _AZURE_ACCOUNT.fullmatch(account or "") else None
     match = _ENDPOINT.fullmatch(endpoint)
     if match is None:
         return None
     scheme, host, port = match[1], match[2].lower().rstrip("."), match[3] or ""
     if _AMAZON.fullmatch(host):
-        return known
+        return domain
     is_usual_port = (scheme, port) in {("http", ":80"), ("https", ":443")}
     return host + ("" if is_usual_port else port)
 

@@ -50,7 +50,9 @@ def find_needs(
             continue
         containers = tuple(references)
         shares = dict.fromkeys(
-            share for found in references.values() for share in _shares(world, name, bucket, found)
+            share
+            for reference in references.values()
+            for share in _shares(world, name, bucket, reference)
         )
         readers = int(world.readers([name]).sum())
         known.append(Need(name, containers, tuple(shares), readers))

@@ -47,9 +47,9 @@ def _covers(pattern: str, other: str) -> bool:
 
 def check_scope(scope: TokenScope) -> None:
     """Raise `InvalidInputError` for a scope that names something unknown."""
-    known = {*BUNDLES, *Action}
+    names = {*BUNDLES, *Action}
     for name in scope.actions:
-        if name not in known:
+        if name not in names:
             advice = f"use read, write, admin or an action like {Action.OPEN_REPOSITORY}"
             problem = f"there is no action {name!r}: {advice}"
             raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)

@@ -187,9 +187,9 @@ def may(action: Action) -> Callable[..., Permit]:
             if caller is None:
                 raise _stranger(service, request)
             _count(service, request, caller)
-            known = _load(service, connection, caller, resource, path.get("listing"))
+            facts = _load(service, connection, caller, resource, path.get("listing"))
         service.note_use(caller)
-        return _admitted(_decide(service, request, action, resource, known))
+        return _admitted(_decide(service, request, action, resource, facts))
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
@@ -209,8 +209,8 @@ def admit(
     service = service_of(request)
     _count(service, request, caller)
     with service.database.reading() as connection:
-        known = _load(service, connection, caller, resource, listing)
-    return _admitted(_decide(service, request, action, resource, known))
+        facts = _load(service, connection, caller, resource, listing)
+    return _admitted(_decide(service, request, action, resource, facts))
 
 
 def _admitted(permit: Permit) -> Permit:
@@ -233,14 +233,14 @@ async def may_open(request: Request) -> Permit:
     resource = Resource(path["org"], path["name"])
     # All of a request that the authentication looks at.
     headers = tuple(map(request.headers.get, ("authorization", "cookie", "x-csrf-token")))
-    known = await service.rounds.ask(
+    facts = await service.rounds.ask(
         ("open", headers, resource),
         lambda: service.database.run(_load_for_open, service, request, resource),
     )
-    if known is None:
+    if facts is None:
         raise _stranger(service, request)
-    _count(service, request, known.caller)
-    permit = _decide(service, request, Action.OPEN_REPOSITORY, resource, known)
+    _count(service, request, facts.caller)
+    permit = _decide(service, request, Action.OPEN_REPOSITORY, resource, facts)
     if permit.verdict.allowed:
         return permit
     await permit.record_later(permit.resource_name)
@@ -251,21 +251,21 @@ may_open.action = Action.OPEN_REPOSITORY  # type: ignore[attr-defined]
 
 
 def _decide(
-    service: Service, request: Request, action: Action, resource: Resource, known: _Known
+    service: Service, request: Request, action: Action, resource: Resource, facts: _Known
 ) -> Permit:
-    verdict = known.verdict or decide(actor_of(known.caller), action, resource, known.facts)
+    verdict = facts.verdict or decide(actor_of(facts.caller), action, resource, facts.facts)
     return Permit(
         service,
-        known.caller,
+        facts.caller,
         action,
         resource,
         verdict,
-        known.facts.now,
+        facts.facts.now,
         request.state.request_id,
-        known.facts,
-        known.entry,
-        known.remembered,
-        known.opening,
+        facts.facts,
+        facts.entry,
+        facts.remembered,
+        facts.opening,
     )
 
 
@@ -307,22 +307,22 @@ def _load_for_open(service: Service, request: Request, resource: Resource) -> _K
         caller = find_caller(service, connection, request)
         if caller is None:
             return None
-        known, actor = _load(service, connection, caller, resource), actor_of(caller)
-        verdict = decide(actor, Action.OPEN_REPOSITORY, resource, known.facts)
-        known = replace(known, verdict=verdict)
+        facts, actor = _load(service, connection, caller, resource), actor_of(caller)
+        verdict = decide(actor, Action.OPEN_REPOSITORY, resource, facts.facts)
+        facts = replace(facts, verdict=verdict)
         # For who may not open it, a repository takes as long as one that does not exist.
-        if known.entry is not None and verdict.allowed:
-            containers = last_containers(connection, known.entry.repository)
+        if facts.entry is not None and verdict.allowed:
+            containers = last_containers(connection, facts.entry.repository)
             remembered = load_facts(
                 connection,
-                known.entry,
+                facts.entry,
                 containers,
-                known.facts,
+                facts.facts,
                 allows_anonymous=service.settings.allows_anonymous,
             )
             opening = decide(actor, Action.OPEN_REPOSITORY, resource, remembered)
-            return replace(known, remembered=remembered, opening=opening)
-        return known
+            return replace(facts, remembered=remembered, opening=opening)
+        return facts
 
 
 def refusal_of(permit: Permit) -> Exception:

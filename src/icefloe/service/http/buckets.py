@@ -83,8 +83,8 @@ def show_bucket(
 ) -> Response:
     """Show a bucket, without its secrets."""
     with permit.service.database.reading() as connection:
-        found = _require(connection, org, bucket)
-    return answer(found, headers=etag(found.version))
+        registered = _require(connection, org, bucket)
+    return answer(registered, headers=etag(registered.version))
 
 
 @router.put("/orgs/{org}/buckets/{bucket}", response_model=Annotated[Bucket, Codec()])
@@ -143,11 +143,13 @@ def show_ownership(
 ) -> Response:
     """Show what proves that a bucket is the organisation's own: for a role, and for public data."""
     with permit.service.database.reading() as connection:
-        found = _require(connection, org, bucket)
+        registered = _require(connection, org, bucket)
     service = permit.service
     return answer(
         OwnershipProof(
-            service.external_id(org), f"{found.prefix}{CHALLENGE}", service.challenge(found)
+            service.external_id(org),
+            f"{registered.prefix}{CHALLENGE}",
+            service.challenge(registered),
         )
     )
 
@@ -189,20 +191,20 @@ async def make_credential(
 
     Writers may read. To write outside of repositories takes an admin.
     """
-    wanted = request or BucketCredentialRequest()
-    if wanted.access is Access.WRITE:
+    choice = request or BucketCredentialRequest()
+    if choice.access is Access.WRITE:
         permit.also(Action.CHANGE_BUCKETS)
 
     def load() -> Bucket:
         with permit.service.database.reading() as connection:
             return _require(connection, org, bucket)
 
-    found = await asyncio.to_thread(load)
-    details = {"access": wanted.access.value, "prefix": wanted.prefix}
+    registered = await asyncio.to_thread(load)
+    details = {"access": choice.access.value, "prefix": choice.prefix}
     what = f"bucket {bucket}"
     try:
         minted = await bucket_credential(
-            permit.service, found, permit.person, wanted.prefix, wanted.access
+            permit.service, registered, permit.person, choice.prefix, choice.access
         )
     except AccessDeniedError:
         refused = replace(permit, verdict=replace(permit.verdict, allowed=False))
@@ -211,8 +213,8 @@ async def make_credential(
     credential = minted.credential
     until = str(credential.expires_at) if credential.expires_at else None
     await permit.record_later(what, details | {"until": until, "new": minted.is_new})
-    store = store_answer(found, found.prefix + wanted.prefix)
-    return answer(BucketCredential(store, credential, found.is_scoped))
+    store = store_answer(registered, registered.prefix + choice.prefix)
+    return answer(BucketCredential(store, credential, registered.is_scoped))
 
 
 def _bucket_of(organisation: str, name: str, settings: BucketSettings) -> Bucket:

@@ -60,11 +60,11 @@ def set_embargo(
         if before is None:
             rows.add(connection, tables.embargoes, embargo)
         else:
-            kept = replace(embargo, released_until=before.released_until)
+            unreleased = replace(embargo, released_until=before.released_until)
             version = rows.change(
-                connection, tables.embargoes, kept, if_version=expected_version(if_match)
+                connection, tables.embargoes, unreleased, if_version=expected_version(if_match)
             )
-            embargo = replace(kept, version=version)
+            embargo = replace(unreleased, version=version)
         details = {"days": embargo.days, "bucket": embargo.bucket, "prefix": embargo.prefix}
         permit.record(connection, f"embargo of {org}/{name}", details)
     return answer(embargo, headers=etag(embargo.version))

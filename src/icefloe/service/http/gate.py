@@ -50,8 +50,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        given = request.headers.get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else random.token_hex(8)
+        sent_id = request.headers.get("x-request-id", "")
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else random.token_hex(8)
         request.state.request_id = request_id
         begin, status = time.perf_counter(), 0
 

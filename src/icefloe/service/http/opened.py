@@ -153,8 +153,8 @@ class OpenedRepositories:
         scope = {**request.scope, "root_path": root}
         request.state.permit = permit
 
-        def show(kept: _Kept) -> Response:
-            for route in kept.routes:
+        def show(view: _Kept) -> Response:
+            for route in view.routes:
                 match, matched = route.matches(scope)
                 if match is Match.FULL:
                     inner = Request({**scope, **matched})
@@ -163,7 +163,7 @@ class OpenedRepositories:
                     except (NodeNotFoundError, InvalidInputError) as error:
                         if not is_document(inner) or "authorization" in inner.headers:
                             raise
-                        page = kept.site.problem(inner, error)
+                        page = view.site.problem(inner, error)
                         page.status_code = status_of(error)
                     return page
             raise NotFoundError("there is no such page", ErrorKind.ENTRY_NOT_FOUND)
@@ -177,14 +177,14 @@ class OpenedRepositories:
         read: Callable[[DataSite, Request], Response],
     ) -> Response:
         """Return an answer with data of a repository."""
-        return await self._run(permit, lambda kept: read(kept.data, request))
+        return await self._run(permit, lambda view: read(view.data, request))
 
     async def read_zarr(self, request: Request, permit: Permit, version: str, key: str) -> Response:
         """Return a key of a version of a repository, as Zarr stores it."""
 
-        def read(kept: _Kept) -> Response:
-            _check_size(kept.viewed.version(version), key, request.headers.get("range", ""))
-            return kept.site.zarr_file(request, version, key)
+        def read(view: _Kept) -> Response:
+            _check_size(view.viewed.version(version), key, request.headers.get("range", ""))
+            return view.site.zarr_file(request, version, key)
 
         return await self._run(permit, read)
 
@@ -192,8 +192,8 @@ class OpenedRepositories:
         """Return the answer of work with an open repository, which is done in a thread."""
         slot = self._slot(permit)
         async with slot.turns:
-            kept = await self._open(slot, permit)
-            response = await self._in_thread(work, kept)
+            view = await self._open(slot, permit)
+            response = await self._in_thread(work, view)
         if response.headers.get("cache-control", "no-store") != "no-store":
             # The next person at this browser may not see it: it is asked for again each time.
             response.headers["cache-control"] = "private, no-cache"
@@ -208,13 +208,13 @@ class OpenedRepositories:
     async def _open(self, slot: _Slot, permit: Permit) -> _Kept:
         """Return a repository that is open; raise the error of the API if it may not be."""
         async with slot.lock:
-            kept, basis = slot.kept, self._basis_now(permit)
-            is_over = kept is None or kept.deadline.is_over(self._service.clock)
-            if kept is None or is_over or kept.basis != basis:
+            view, basis = slot.kept, self._basis_now(permit)
+            is_over = view is None or view.deadline.is_over(self._service.clock)
+            if view is None or is_over or view.basis != basis:
                 slot.kept = None  # if this fails, nobody gets the former one
-                slot.kept = kept = await self._open_again(permit, kept)
-            kept.lease.permit = permit
-            return kept
+                slot.kept = view = await self._open_again(permit, view)
+            view.lease.permit = permit
+            return view
 
     def _slot(self, permit: Permit) -> _Slot:
         key = (permit.person, permit.resource_name)
@@ -223,8 +223,8 @@ class OpenedRepositories:
         while len(self._slots) > _MOST_REPOSITORIES:
             self._slots.popitem(last=False)
         for other in self._slots.values():
-            kept = other.kept
-            if other is not slot and kept and kept.deadline.is_over(self._service.clock):
+            view = other.kept
+            if other is not slot and view and view.deadline.is_over(self._service.clock):
                 other.kept = None
         return slot
 
@@ -245,8 +245,8 @@ class OpenedRepositories:
         life = _KEPT if left is None else min(_KEPT, timedelta(seconds=left))
         basis, deadline = _basis(permit, opened.verdict.granted), Deadline(asked_at + life, clock)
         if former is not None:
-            known = former.lease.answer
-            if replace(answer, refresh=known.refresh) == known:
+            former_answer = former.lease.answer
+            if replace(answer, refresh=former_answer.refresh) == former_answer:
                 return replace(former, basis=basis, deadline=deadline)
         lease = _Lease(permit, answer)
         side = side_of(answer, lease.renew)
@@ -276,9 +276,9 @@ def _shares_of(request: Request) -> dict[str, Shared] | None:
     if permit.remembered is None:
         return None
     return {
-        prefix_of(found[0]): shared_of(found[1])
-        for found in shares_of(permit.remembered)
-        if not isinstance(found, Missing)
+        prefix_of(share[0]): shared_of(share[1])
+        for share in shares_of(permit.remembered)
+        if not isinstance(share, Missing)
     }
 
 

@@ -44,8 +44,8 @@ def page_of[T: Record](
     cursor: str | None,
 ) -> Response:
     """Return a page of entries as an answer: see `find_page`."""
-    found = find_page(database, table, kind, *conditions, state=state, limit=limit, cursor=cursor)
-    return answer(found)
+    rows = find_page(database, table, kind, *conditions, state=state, limit=limit, cursor=cursor)
+    return answer(rows)
 
 
 def find_page[T: Record](

@@ -71,8 +71,8 @@ def show_policy(
 ) -> Response:
     """Show a policy."""
     with permit.service.database.reading() as connection:
-        found = _require(connection, org, policy)
-    return answer(found, headers=etag(found.version))
+        stored = _require(connection, org, policy)
+    return answer(stored, headers=etag(stored.version))
 
 
 @router.put("/orgs/{org}/policies/{policy}", response_model=Annotated[Policy, Codec()])
@@ -109,9 +109,9 @@ def delete_policy(
     """Delete a policy: no credential is made by it from now on."""
     end = str(permit.service.issued_until())
     with permit.service.database.writing() as connection:
-        found = _require(connection, org, policy)
-        rows.require_version(connection, tables.policies, found, expected_version(if_match))
-        assets.delete_policy(connection, found, permit.person, permit.now)
+        stored = _require(connection, org, policy)
+        rows.require_version(connection, tables.policies, stored, expected_version(if_match))
+        assets.delete_policy(connection, stored, permit.person, permit.now)
         permit.record(connection, f"policy {policy}", {"deleted": True, "issued_until": end})
     return Response(status_code=204, headers={"x-issued-until": end})
 

@@ -114,8 +114,8 @@ def show_repository(
     permit: Annotated[Permit, Depends(may(Action.SEE_REPOSITORY))], org: str, name: str
 ) -> Response:
     """Show a repository."""
-    found = _entry(permit, org, name)
-    return answer(found, headers=etag(found.version))
+    entry = _entry(permit, org, name)
+    return answer(entry, headers=etag(entry.version))
 
 
 @router.patch("/repos/{org}/{name}", response_model=Annotated[Repository, Codec()])

@@ -346,8 +346,8 @@ def _write_data(store: DemoStore, now: datetime) -> None:
     for name in ("ocean", "atlas", "live"):
         _write_days(store.storage(f"lab/{name}"), now)
     values = np.arange(100.0)
-    place = store.storage("archive").open()
-    asyncio.run(place.put("tapes/reef.bin", values.tobytes()))
+    archive = store.storage("archive").open()
+    asyncio.run(archive.put("tapes/reef.bin", values.tobytes()))
     _write_map(store.storage("lab/atlas"))
     url = f"s3://{_BUCKET}/archive/tapes/"
     config = RepositoryConfig.default()

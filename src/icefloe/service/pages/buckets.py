@@ -258,7 +258,7 @@ def _page(
     problem: str = "",
     notice: str = "",
 ) -> Response:
-    found = _load(permit, org, bucket)
+    registered = _load(permit, org, bucket)
     may_change = permit.allows(Action.CHANGE_BUCKETS)
     proof = None
     if may_change:
@@ -269,17 +269,17 @@ def _page(
         table = tables.policies
         on_it = (table.c.organisation == org, table.c.bucket == bucket)
         own = rows.find_all(connection, table, Policy, *on_it, limit=_MOST_POLICIES)
-        checks = last_checks(connection, found)
+        checks = last_checks(connection, registered)
     return show(
         visit,
         "bucket.html",
         status,
         org=org,
-        bucket=found,
-        url=location_url(bucket_location(found)),
-        settings=[(name, getattr(found, name)) for name in _SETTINGS],
-        is_suspended=found.state is BucketState.SUSPENDED,
-        is_public=found.delegation is Delegation.ANONYMOUS,
+        bucket=registered,
+        url=location_url(bucket_location(registered)),
+        settings=[(name, getattr(registered, name)) for name in _SETTINGS],
+        is_suspended=registered.state is BucketState.SUSPENDED,
+        is_public=registered.delegation is Delegation.ANONYMOUS,
         policies=own,
         may_change=may_change,
         may_share=permit.allows(Action.CHANGE_POLICIES),
@@ -307,8 +307,8 @@ def show_needs(
     prefix: str = "",
 ) -> Response:
     """Show the repositories that refer to data below a prefix of a bucket."""
-    found = _load(permit, org, bucket)
-    values: dict[str, Any] = {"org": org, "bucket": found, "prefix": prefix, "needs": None}
+    registered = _load(permit, org, bucket)
+    values: dict[str, Any] = {"org": org, "bucket": registered, "prefix": prefix, "needs": None}
     try:
         check_prefix(prefix)
     except InvalidInputError as error:
@@ -316,8 +316,8 @@ def show_needs(
     with permit.service.database.reading() as connection:
         allows_anonymous = permit.service.settings.allows_anonymous
         world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
-    needs = find_needs(world, actor_of(permit.caller), permit.caller.roles, found, prefix)
-    url = location_url(bucket_location(found).below(prefix))
+    needs = find_needs(world, actor_of(permit.caller), permit.caller.roles, registered, prefix)
+    url = location_url(bucket_location(registered).below(prefix))
     return show(visit, "needs.html", problem="", url=url, **(values | {"needs": needs}))
 
 
@@ -355,12 +355,12 @@ async def look_into(permit: Permit, org: str, bucket: str, prefix: str) -> Look:
 
     Raise an error if the person may not have such a credential, or if the store refuses.
     """
-    wanted = BucketCredentialRequest(prefix=prefix)
-    answer = await buckets.make_credential(permit.also(Action.USE_BUCKET), org, bucket, wanted)
-    made = result_of(answer, BucketCredential)
-    reader = StoreClient(permit.service.client, made.store, made.credential)
+    choice = BucketCredentialRequest(prefix=prefix)
+    answer = await buckets.make_credential(permit.also(Action.USE_BUCKET), org, bucket, choice)
+    granted = result_of(answer, BucketCredential)
+    reader = StoreClient(permit.service.client, granted.store, granted.credential)
     level, sample = await asyncio.gather(
-        reader.list_some(made.store.prefix, most=_MOST_FOLDERS, has_folders=True),
-        reader.list_some(made.store.prefix, most=_MOST_SAMPLES, has_folders=False),
+        reader.list_some(granted.store.prefix, most=_MOST_FOLDERS, has_folders=True),
+        reader.list_some(granted.store.prefix, most=_MOST_SAMPLES, has_folders=False),
     )
     return Look(level, sample)

@@ -128,7 +128,9 @@ def _page(
         is_running=not all(job.is_over for job in releases),
         buckets=list(places),
         repositories=[
-            item.name for item in result_of(own, Page[Repository]).items if item.name != name
+            repository.name
+            for repository in result_of(own, Page[Repository]).items
+            if repository.name != name
         ],
         may_change=may_change,
         may_release=embargo is not None and permit.allows(Action.RELEASE_EMBARGO),

@@ -81,7 +81,7 @@ def _refusal_page(request: Request, permit: Permit, error: AccessDeniedError) ->
         for grant in error.missing
     ]
     can_ask = any(grant["can_be_asked"] and grant["request"] is None for grant in missing)
-    found = shares_of(permit.remembered) if permit.remembered else []
+    shares = shares_of(permit.remembered) if permit.remembered else []
     return page(
         visit_of(request, {}),
         "refused.html",
@@ -89,7 +89,7 @@ def _refusal_page(request: Request, permit: Permit, error: AccessDeniedError) ->
         missing=missing,
         shared=[
             (prefix_of(share[0]), shared_of(share[1]))
-            for share in found
+            for share in shares
             if not isinstance(share, Missing)
         ],
         repository=name,

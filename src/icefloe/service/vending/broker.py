@@ -66,10 +66,10 @@ class Broker:
         `refused` has the fingerprints of credentials that the store refused: see `get`.
         """
         check_grant(grant)
-        kept = self._kept.get(grant)
-        if kept is None or not self._is_good(kept) or self._is_suspect(kept, refused):
+        minted = self._kept.get(grant)
+        if minted is None or not self._is_good(minted) or self._is_suspect(minted, refused):
             return None
-        return self._minted(kept, is_new=False)
+        return self._minted(minted, is_new=False)
 
     async def get(
         self,
@@ -84,8 +84,8 @@ class Broker:
         `refused` has the fingerprints of credentials that the store refused before their end. They
         are not handed out again, nor is any other that may have ended with them.
         """
-        if (kept := self.kept(grant, refused)) is not None:
-            return kept
+        if (minted := self.kept(grant, refused)) is not None:
+            return minted
         task = self._waiting.get(grant)
         is_first = task is None
         if task is None:
@@ -107,8 +107,8 @@ class Broker:
         life, end = None, credential.expires_at
         if end is not None:
             life = max(0.0, min((end - self._clock()).total_seconds(), grant.seconds))
-        kept = self._kept[grant] = _Kept(credential, asked_at, life)
-        return kept
+        minted = self._kept[grant] = _Kept(credential, asked_at, life)
+        return minted
 
     def _vendor(self, grant: Grant) -> Vendor:
         vendor = self._vendors.get(grant.bucket.delegation)
@@ -117,26 +117,26 @@ class Broker:
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
         return vendor
 
-    def _minted(self, kept: _Kept, *, is_new: bool) -> Minted:
-        return Minted(kept.credential, is_new, self._seconds_left(kept))
+    def _minted(self, minted: _Kept, *, is_new: bool) -> Minted:
+        return Minted(minted.credential, is_new, self._seconds_left(minted))
 
-    def _seconds_left(self, kept: _Kept) -> float | None:
-        if kept.life is None:
+    def _seconds_left(self, minted: _Kept) -> float | None:
+        if minted.life is None:
             return None
-        return max(0.0, kept.made_at + kept.life - self._monotonic())
+        return max(0.0, minted.made_at + minted.life - self._monotonic())
 
-    def _is_good(self, kept: _Kept) -> bool:
+    def _is_good(self, minted: _Kept) -> bool:
         """Return whether a credential lives a while yet, by the clock and since it was made."""
-        end, left = kept.credential.expires_at, self._seconds_left(kept)
+        end, left = minted.credential.expires_at, self._seconds_left(minted)
         if end is None or left is None:
             return True
         return self._clock() < end - MARGIN and left > MARGIN.total_seconds()
 
-    def _is_suspect(self, kept: _Kept, refused: Collection[str]) -> bool:
+    def _is_suspect(self, minted: _Kept, refused: Collection[str]) -> bool:
         if not refused:
             return False
-        is_fresh = self._monotonic() < kept.made_at + _FRESH_SECONDS
-        return not is_fresh or kept.credential.fingerprint in refused
+        is_fresh = self._monotonic() < minted.made_at + _FRESH_SECONDS
+        return not is_fresh or minted.credential.fingerprint in refused
 
     def _forget_ended(self) -> None:
         """Forget the credentials that nobody gets any more, once in a while."""
@@ -144,5 +144,5 @@ class Broker:
         if self._forgot_at is not None and now - self._forgot_at < _FORGETTING_SECONDS:
             return
         self._forgot_at = now
-        for grant in [grant for grant, kept in self._kept.items() if not self._is_good(kept)]:
+        for grant in [grant for grant, minted in self._kept.items() if not self._is_good(minted)]:
             del self._kept[grant]

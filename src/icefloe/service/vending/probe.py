@@ -108,11 +108,11 @@ class Prober:
         reader = self._open(bucket, CredentialAnswer("anonymous"))
         where = f"{bucket.prefix}{CHALLENGE}"
         try:
-            found = await reader.read(CHALLENGE, most_bytes=_LONGEST_CHALLENGE)
+            answer = await reader.read(CHALLENGE, most_bytes=_LONGEST_CHALLENGE)
         except IcefloeError as error:
             advice = f"write the challenge of this bucket to {where}"
             return _failed([ProbeCheck("challenge", passed=False, detail=f"{error}: {advice}")])
-        if (found.data or b"").strip() != challenge.encode():
+        if (answer.data or b"").strip() != challenge.encode():
             detail = f"{where} contains another text than the challenge of this bucket"
             return _failed([ProbeCheck("challenge", passed=False, detail=detail)])
         check = await _refused("write", reader.put(f"{bucket.prefix}{FOLDER}/public", b"x"))
