@@ -413,8 +413,8 @@ class Administration:
         True
         """
         path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/credentials"
-        wanted = BucketCredentialRequest(chosen(Access, access), prefix)
-        return await self._transport.call(BucketCredential, "POST", path, wanted)
+        body = BucketCredentialRequest(chosen(Access, access), prefix)
+        return await self._transport.call(BucketCredential, "POST", path, body)
 
     bucket_credentials = blocking(bucket_credentials_async)
 

@@ -384,8 +384,8 @@ class Client(Administration):
             params.append(("version", version))
         if not decode:
             params.append(("decode", "false"))
-        place = f"/repos/{checked_name(name)}/data/{quote(path.strip('/'))}"
-        content = await self._transport.fetch(place, _ARROW, params)
+        route = f"/repos/{checked_name(name)}/data/{quote(path.strip('/'))}"
+        content = await self._transport.fetch(route, _ARROW, params)
         try:
             return pa.ipc.open_stream(content).read_all()
         except pa.ArrowInvalid:

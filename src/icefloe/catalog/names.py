@@ -274,7 +274,7 @@ def saved_storage(name: str) -> Storage:
 
 
 def _unknown_name(name: str, names: Mapping[str, SavedName]) -> NotFoundError:
-    known = ", ".join(sorted(names)) or "none"
+    listed = ", ".join(sorted(names)) or "none"
     return NotFoundError(
-        f"there is no saved name {name!r}; known are: {known}", ErrorKind.ENTRY_NOT_FOUND
+        f"there is no saved name {name!r}; known are: {listed}", ErrorKind.ENTRY_NOT_FOUND
     )

@@ -136,9 +136,9 @@ def find_credential(name: str, environment: Mapping[str, str] = os.environ) -> S
     """Return a saved credential; raise `NotFoundError` if there is none of that name."""
     saved = read_saved_credentials(environment)
     if name not in saved:
-        known = ", ".join(sorted(saved)) or "none"
+        listed = ", ".join(sorted(saved)) or "none"
         raise NotFoundError(
-            f"there is no saved credential {name!r}; known are: {known}. `icefloe credential add"
+            f"there is no saved credential {name!r}; known are: {listed}. `icefloe credential add"
             f" {name}` saves one",
             ErrorKind.ENTRY_NOT_FOUND,
         )
@@ -212,8 +212,8 @@ def _of_environment(saved: SavedCredential, environment: Mapping[str, str]) -> d
             f" {' and '.join(missing)}: set what is missing",
             ErrorKind.INVALID_CREDENTIALS,
         )
-    found = {part: environment.get(variable, "") for part, variable in saved.variables.items()}
-    return {part: value for part, value in found.items() if value}
+    secrets = {part: environment.get(variable, "") for part, variable in saved.variables.items()}
+    return {part: value for part, value in secrets.items() if value}
 
 
 def _forget_secrets(name: str) -> None:
@@ -225,7 +225,7 @@ def _in_keyring(verb: str, name: str, *values: str) -> str | None:
     """Ask the keyring of this machine."""
     keyring = _keyring()
     try:
-        found: str | None = getattr(keyring, verb)(_KEYRING_SERVICE, name, *values)
+        secret: str | None = getattr(keyring, verb)(_KEYRING_SERVICE, name, *values)
     except Exception as error:
         if not isinstance(error, keyring.errors.KeyringError | keyring.errors.InitError):
             raise
@@ -235,7 +235,7 @@ def _in_keyring(verb: str, name: str, *values: str) -> str | None:
             " PART=VARIABLE`",
             ErrorKind.INVALID_CREDENTIALS,
         ) from None
-    return found
+    return secret
 
 
 def _keyring() -> ModuleType:

@@ -319,9 +319,9 @@ class ChunkTable(Record, eq=False):
             if not is_used.all():
                 numbers = np.cumsum(is_used, dtype=np.uint32) - np.uint32(1)
                 targets = np.where(rows, numbers.take(self.targets, mode="clip"), targets)
-                kept = np.flatnonzero(is_used)
+                used_rows = np.flatnonzero(is_used)
                 is_ids = kind is ChunkKind.NATIVE
-                columns[name] = self.chunk_ids[kept] if is_ids else column.take(kept)
+                columns[name] = self.chunk_ids[used_rows] if is_ids else column.take(used_rows)
         return replace(self, targets=targets, **columns) if columns else self
 
     def sorted(self, *, last_wins: bool = False) -> Self:
@@ -367,8 +367,8 @@ class ChunkTable(Record, eq=False):
         if self.dimensions == 0:
             return self.empty(0)
         if len(coordinates) <= _FEW_ROWS:
-            found = [row_of_sorted(self.coordinates, chunk) for chunk in coordinates.tolist()]
-            rows = [row for row in found if row is not None]
+            matches = [row_of_sorted(self.coordinates, chunk) for chunk in coordinates.tolist()]
+            rows = [row for row in matches if row is not None]
             return self.take(np.delete(np.arange(len(self)), rows)) if rows else self
         keep = ~are_among(self.coordinates, coordinates)
         return self if keep.all() else self.take(keep)
@@ -608,8 +608,8 @@ class RowFinder:
     def _search(self, chunks: Coordinates) -> Ints:
         count = len(self._matrix)
         if len(chunks) * _FEW_ROWS <= count or chunks.shape[1] != self._matrix.shape[1]:
-            found = (row_of_sorted(self._matrix, chunk) for chunk in chunks.tolist())
-            return np.array([-1 if row is None else row for row in found], np.int64)
+            matches = (row_of_sorted(self._matrix, chunk) for chunk in chunks.tolist())
+            return np.array([-1 if row is None else row for row in matches], np.int64)
         if count == 0:
             return np.full(len(chunks), -1, np.int64)
         mine, wanted = sort_keys(self._matrix, chunks)

@@ -494,8 +494,8 @@ class WrittenManifest(Record, weakref=True):
 def _select_few(
     refs: dict[tuple[int, ...], ChunkRef | None], coordinates: Coordinates
 ) -> tuple[ChunkTable, Ints]:
-    known = {index: ref for index, ref in refs.items() if ref is not None}
-    table = ChunkTable.from_refs(known, coordinates.shape[1])
+    present = {index: ref for index, ref in refs.items() if ref is not None}
+    table = ChunkTable.from_refs(present, coordinates.shape[1])
     return table, table.rows_of(coordinates)
 
 

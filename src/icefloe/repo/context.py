@@ -133,12 +133,12 @@ class RepoContext(Record, eq=False, dict=True):
         """
         config = settings.effective
         backend = storage.open(config.storage, attribution)
-        kept: PlaceCache | None = None
+        cache: PlaceCache | None = None
         if not isinstance(storage.spec, LocalSpec | MemorySpec):
             from icefloe.storage.disk_cache import cache_of
 
-            kept = cache_of(storage.spec)
-        assets = Assets(backend, config, spec_version, kept)
+            cache = cache_of(storage.spec)
+        assets = Assets(backend, config, spec_version, cache)
         ledger: Ledger
         if spec_version == 1:
             from icefloe.repo.ref_ledger import RefFilesLedger

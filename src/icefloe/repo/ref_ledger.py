@@ -251,9 +251,9 @@ class RefFilesLedger(Ledger):
 
     @override
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
-        found = await self._assets.load_snapshot(snapshot)
+        stored = await self._assets.load_snapshot(snapshot)
         return SnapshotEntry(
-            found.id, found.parent_id, found.flushed_at, found.message, found.metadata
+            stored.id, stored.parent_id, stored.flushed_at, stored.message, stored.metadata
         )
 
     async def ancestry_pages(

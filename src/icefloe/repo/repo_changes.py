@@ -402,8 +402,8 @@ class CreateBranch(Change):
                 ErrorKind.BRANCH_ALREADY_EXISTS,
                 branch=self.name,
             )
-        made = replace(repo, branches={**repo.branches, self.name: self.snapshot})
-        return Changed(made, UpdateKind.BRANCH_CREATED, self.name)
+        changed = replace(repo, branches={**repo.branches, self.name: self.snapshot})
+        return Changed(changed, UpdateKind.BRANCH_CREATED, self.name)
 
 
 class DeleteBranch(Change):
@@ -474,8 +474,8 @@ class CreateTag(Change):
                 ErrorKind.TAG_PREVIOUSLY_DELETED,
                 tag=self.name,
             )
-        made = replace(repo, tags={**repo.tags, self.name: self.snapshot})
-        return Changed(made, UpdateKind.TAG_CREATED, self.name)
+        changed = replace(repo, tags={**repo.tags, self.name: self.snapshot})
+        return Changed(changed, UpdateKind.TAG_CREATED, self.name)
 
 
 class DeleteTag(Change):
@@ -615,8 +615,8 @@ class SetFlag(Change):
         flag = flag_id(self.name)
         require_online(repo)
         numbers = (flag, int(self.setting is True), int(self.setting is not None))
-        made = with_flag(repo, flag, self.setting)
-        return Changed(made, UpdateKind.FEATURE_FLAG_CHANGED, numbers=numbers)
+        changed = with_flag(repo, flag, self.setting)
+        return Changed(changed, UpdateKind.FEATURE_FLAG_CHANGED, numbers=numbers)
 
 
 class SetStatus(Change):
@@ -627,5 +627,5 @@ class SetStatus(Change):
 
     def apply(self, repo: RepoInfo) -> Changed:
         """Return the state with the status."""
-        made = replace(repo, status=self.status)
-        return Changed(made, UpdateKind.REPO_STATUS_CHANGED, status=self.status)
+        changed = replace(repo, status=self.status)
+        return Changed(changed, UpdateKind.REPO_STATUS_CHANGED, status=self.status)

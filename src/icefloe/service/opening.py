@@ -162,8 +162,8 @@ class Opener:
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
         details = _audited(access, own, verdict, minted)
         reader = self._own_grant(entry, WORKER.name, Access.READ)
-        if (made := self._made.get(reader)) is not None:
-            details["read_until"] = _end_of(made)
+        if (reader_credential := self._made.get(reader)) is not None:
+            details["read_until"] = _end_of(reader_credential)
         if withheld := self.withheld({reader, *suspects}):
             details["withheld"] = withheld
         return Opened(answer, verdict, details)

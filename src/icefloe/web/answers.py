@@ -99,15 +99,15 @@ class StaticFiles:
 def _static_files() -> dict[str, _StaticFile]:
     """Return the files of our pages by their paths."""
     root = Path(str(files("icefloe.web") / "static"))
-    found = {}
+    by_name = {}
     for path in root.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
             media_type = guess_type(path.name)[0] or "application/octet-stream"
-            found[path.relative_to(root).as_posix()] = _StaticFile(
+            by_name[path.relative_to(root).as_posix()] = _StaticFile(
                 content,
                 gzip.compress(content, _BEST_LEVEL, mtime=0),
                 sha256(content).hexdigest()[:16],
                 media_type,
             )
-    return found
+    return by_name

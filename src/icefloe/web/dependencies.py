@@ -106,7 +106,7 @@ def read_dependencies(version: Version, files: SourceFiles, url: str) -> Depende
     counts = list(zip(chunks.tolist(), size_bytes.tolist(), strict=True))
     outside = dict(zip(buckets.to_strings(), counts[len(containers) :], strict=True))
     rows = access_rows(context, counts[: len(containers)], outside)
-    found = [
+    dependencies = [
         Dependency(
             row,
             int(file_counts[number]),
@@ -117,7 +117,7 @@ def read_dependencies(version: Version, files: SourceFiles, url: str) -> Depende
         )
         for number, row in enumerate(rows)
     ]
-    declared, others = found[: len(containers)], found[len(containers) :]
+    declared, others = dependencies[: len(containers)], dependencies[len(containers) :]
     others.sort(key=_by_size)
     shown = sorted([*declared, *others[:MOST_OUTSIDE]], key=_by_size)
     report = AccessReport(

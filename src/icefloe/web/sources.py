@@ -139,7 +139,7 @@ def list_files(
         without_secrets(container.url_prefix)
         for container in version.state.context.config.virtual_chunk_containers
     ]
-    found = tuple(
+    listed = tuple(
         FileRow(
             files.names[row].decode(),
             prefixes[number] if (number := int(files.containers[row])) >= 0 else None,
@@ -151,12 +151,12 @@ def list_files(
     )
     is_last = start + len(chosen) >= len(rows)
     return FilePage(
-        found,
+        listed,
         len(rows),
         start + 1,
         int(files.chunks[rows].sum()),
         int(files.size_bytes[rows].sum()),
-        None if is_last or not found else found[-1].name,
+        None if is_last or not listed else listed[-1].name,
     )
 
 

@@ -92,7 +92,7 @@ def is_modest(prefix: str) -> bool:
         return True
     path = Path(unquote(urlsplit(prefix).path))
     shared = [Path.home(), Path(tempfile.gettempdir())]
-    is_above = any(path == each or path in each.parents for each in shared)
+    is_above = any(path == folder or path in folder.parents for folder in shared)
     return len(path.parts) > _FEWEST_SEGMENTS and not is_above
 
 
@@ -132,9 +132,9 @@ def add_containers(repository: Repository, folders: Iterable[str | os.PathLike[s
     True
     """
     config = repository.config
-    known = config.virtual_chunk_containers or {}
+    containers = config.virtual_chunk_containers or {}
     for prefix in map(as_prefix, folders):
-        if prefix not in known:
+        if prefix not in containers:
             config.set_virtual_chunk_container(container_at(prefix))
     wider = repository.reopen(config)
     wider.save_config()

@@ -178,18 +178,20 @@ def _number(value: Any) -> float | None:
 
 def _numbers(value: Any, stored: np.dtype[Any], kind: np.dtype[Any]) -> list[int | float]:
     """Return the numbers of an attribute that can stand in an array."""
-    found: list[int | float] = []
-    for item in value if isinstance(value, list) else [value]:
-        number = _from_text(item) if isinstance(item, str) else item
+    numbers: list[int | float] = []
+    for element in value if isinstance(value, list) else [value]:
+        number = _from_text(element) if isinstance(element, str) else element
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             continue
         if stored.kind == "f":
-            found.append(float(number))
+            numbers.append(float(number))
         elif float(number).is_integer():
-            bits = next((each for each in (kind, stored) if _holds(each, int(number))), None)
+            bits = next(
+                (bits_type for bits_type in (kind, stored) if _holds(bits_type, int(number))), None
+            )
             if bits is not None:
-                found.append(int(np.array(int(number), bits).view(stored)))
-    return found
+                numbers.append(int(np.array(int(number), bits).view(stored)))
+    return numbers
 
 
 def _holds(kind: np.dtype[Any], number: int) -> bool:

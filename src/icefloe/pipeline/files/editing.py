@@ -201,9 +201,9 @@ class EditableFile:
             values = values.reshape(1)
         expected = () if length is None else (length,)
         if values.shape != expected:
-            found = f"{values.size} values" if values.ndim else "a single value"
+            amount = f"{values.size} values" if values.ndim else "a single value"
             raise UnfitFileError(
-                f"it cannot get {found} of {name!r}: "
+                f"it cannot get {amount} of {name!r}: "
                 + (
                     "it has no such dimension"
                     if length is None

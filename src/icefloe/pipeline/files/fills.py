@@ -73,10 +73,10 @@ def _fills(
     for path in paths:
         key = f"{joined_path((group or '').strip('/'), path)}/{_ARRAY}"
         if documents is None:
-            found = _object(f"{url.rstrip('/')}/{key}", access)
+            stored = _object(f"{url.rstrip('/')}/{key}", access)
         else:
-            found = documents.get(key)
-        document = json.loads(found) if isinstance(found, (bytes, str)) else found
+            stored = documents.get(key)
+        document = json.loads(stored) if isinstance(stored, (bytes, str)) else stored
         if document is None or document.get("fill_value") is None:
             continue
         try:
@@ -95,16 +95,16 @@ def _documents(url: str, kind: Format, access: SourceAccess) -> Mapping[str, Any
         references: dict[str, Any] = json.loads(_object(url, access) or b"{}")
         refs: dict[str, Any] = references.get("refs", references)
         return refs
-    found = _object(f"{url.rstrip('/')}/.zmetadata", access)
-    if found is None:
+    consolidated = _object(f"{url.rstrip('/')}/.zmetadata", access)
+    if consolidated is None:
         return None
-    metadata: dict[str, Any] = json.loads(found)["metadata"]
+    metadata: dict[str, Any] = json.loads(consolidated)["metadata"]
     return metadata
 
 
 def _object(url: str, access: SourceAccess) -> bytes | None:
-    place = access.place(url)
+    source = access.place(url)
     try:
-        return bytes(run_blocking(place.backend.get(place.key)).data)
+        return bytes(run_blocking(source.backend.get(source.key)).data)
     except ObjectNotFoundError:
         return None

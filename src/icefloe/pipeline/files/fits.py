@@ -93,11 +93,14 @@ def _image(name: str, unit: Any, url: str, options: ParseOptions) -> dict[str, R
     kind, codecs = _compressed(header) if is_compressed else _plain(name, header, url)
     if (marker := _blank(header, kind, is_compressed=is_compressed)) is not None:
         attributes["_FillValue"] = encoded_fill(marker, kind)
-    place = unit.fileinfo()
+    position = unit.fileinfo()
     if is_compressed:
-        begin, length = place["hdrLoc"], place["datLoc"] + place["datSpan"] - place["hdrLoc"]
+        begin, length = (
+            position["hdrLoc"],
+            position["datLoc"] + position["datSpan"] - position["hdrLoc"],
+        )
     else:
-        begin, length = place["datLoc"], math.prod(shape) * abs(int(header["BITPIX"])) // 8
+        begin, length = position["datLoc"], math.prod(shape) * abs(int(header["BITPIX"])) // 8
     metadata = {
         "zarr_format": 3,
         "node_type": "array",

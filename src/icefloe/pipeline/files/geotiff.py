@@ -74,15 +74,15 @@ class GeoTags(Record, eq=False):
         attributes: dict[str, Any] = {}
         note = ""
         if self.keys:
-            found = _reference_system(tuple(sorted(self.keys.items())), self.is_version_1_1)
-            if found is None:
+            system = _reference_system(tuple(sorted(self.keys.items())), self.is_version_1_1)
+            if system is None:
                 note = (
                     "the reference system of images is not known: the attribute geo_keys of"
                     " spatial_ref has its parameters"
                 )
                 attributes["geo_keys"] = {str(key): value for key, value in self.keys.items()}
             else:
-                attributes |= found
+                attributes |= system
         if self.transform is not None:
             attributes["GeoTransform"] = " ".join(map(str, self.transform))
         return attributes, note
@@ -108,13 +108,13 @@ def _geo_keys(tags: Tags) -> dict[int, Any]:
     doubles, texts = tags.get(34736, ()), tags.get(34737, "")
     keys: dict[int, Any] = {}
     entries = directory[4 : 4 + 4 * int(directory[3])]
-    for key, place, count, value in entries[: len(entries) // 4 * 4].reshape(-1, 4).tolist():
-        if place == 0:
+    for key, tag, count, value in entries[: len(entries) // 4 * 4].reshape(-1, 4).tolist():
+        if tag == 0:
             keys[key] = value
-        elif place == 34736 and value + count <= len(doubles):
+        elif tag == 34736 and value + count <= len(doubles):
             numbers = [float(number) for number in doubles[value : value + count]]
             keys[key] = numbers[0] if count == 1 else tuple(numbers)
-        elif place == 34737:
+        elif tag == 34737:
             keys[key] = texts[value : value + count].rstrip("|\0")
     return keys
 
@@ -180,8 +180,8 @@ def _with_heights(system: Any, code: Any) -> Any:
     if not heights.is_vertical:
         return system
     both = CompoundCRS(f"{system.name} + {heights.name}", [system, heights])
-    known = both.to_epsg()
-    return both if known is None else CRS.from_epsg(known)
+    code_of_both = both.to_epsg()
+    return both if code_of_both is None else CRS.from_epsg(code_of_both)
 
 
 def _geographic(keys: Mapping[int, Any]) -> Any:
@@ -324,14 +324,14 @@ def band_attributes(tags: Tags, bands: int, kind: np.dtype[Any]) -> dict[str, An
         name: tags[code] for code, name in _TEXTS.items() if tags.get(code)
     }
     by_role: dict[str, list[Any]] = {}
-    for item in _gdal_items(tags.get(42112, "")):
-        name, role, sample = item.get("name", ""), item.get("role", ""), item.get("sample")
+    for element in _gdal_items(tags.get(42112, "")):
+        name, role, sample = element.get("name", ""), element.get("role", ""), element.get("sample")
         number = int(sample) if sample is not None and sample.isdigit() else None
         if role in _ROLES and number is not None and number < bands:
             default = _ROLES[role]
-            by_role.setdefault(role, [default] * bands)[number] = item.get("text", "")
-        elif number in {None, 0} and not role and not item.get("domain"):
-            attributes[name] = item.get("text", "")
+            by_role.setdefault(role, [default] * bands)[number] = element.get("text", "")
+        elif number in {None, 0} and not role and not element.get("domain"):
+            attributes[name] = element.get("text", "")
     for name in _NOT_KEPT & attributes.keys():
         del attributes[name]
     keys = _geo_keys(tags)
@@ -360,7 +360,7 @@ def _named(by_role: Mapping[str, list[Any]]) -> dict[str, Any]:
 def _scaled(by_role: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Return scale and offset; xarray applies them if all bands share them."""
     attributes: dict[str, Any] = {}
-    for role, one, many, default in (
+    for role, single, many, default in (
         ("scale", "scale_factor", "scales", 1.0),
         ("offset", "add_offset", "offsets", 0.0),
     ):
@@ -368,7 +368,7 @@ def _scaled(by_role: Mapping[str, list[Any]]) -> dict[str, Any]:
         if len(set(numbers)) > 1:
             attributes[many] = numbers
         elif numbers and numbers[0] != default:
-            attributes[one] = numbers[0]
+            attributes[single] = numbers[0]
     return attributes
 
 
@@ -379,7 +379,7 @@ def _gdal_items(text: Any) -> list[dict[str, str]]:
         root = ElementTree.fromstring(text.strip())  # noqa: S314 - a limited number of bytes
     except ElementTree.ParseError:
         return []
-    return [{**item.attrib, "text": item.text or ""} for item in root.iter("Item")]
+    return [{**element.attrib, "text": element.text or ""} for element in root.iter("Item")]
 
 
 def _fill(text: Any, kind: np.dtype[Any]) -> int | float | None:

@@ -170,9 +170,9 @@ def index_urls(url: str) -> tuple[str, ...]:
 
 def _indexed(url: str, access: SourceAccess) -> list[int] | None:
     """Return where messages begin, as an index tells; None if there is no index."""
-    place = access.place(url)
+    source = access.place(url)
     try:
-        data = bytes(run_blocking(place.backend.get(place.key)).data)
+        data = bytes(run_blocking(source.backend.get(source.key)).data)
     except IcefloeError:  # not there, or not for us: the file itself tells all
         return None
     return starts_of_index(data) if len(data) <= _MOST_INDEX else []
@@ -236,9 +236,9 @@ def _next_mark(windows: _Windows, start: int) -> int | None:
         if windows.at(start, 4) == _MARK:
             return start
         piece = windows.at(start, min(_HEADER_BYTES, windows.size - start))
-        found = piece.find(_MARK)
-        if found >= 0:
-            return start + found
+        offset = piece.find(_MARK)
+        if offset >= 0:
+            return start + offset
         start += len(piece) - 3
     return None
 
@@ -305,7 +305,7 @@ def _field_1(windows: _Windows, start: int, head: bytes) -> Field:
     if grid[5] != _REGULAR:  # ecCodes counts the points of other grids by the length of the values
         return Field(start, length, 0, windows.at(start, length))
     product[7] &= ~0x40
-    kept = min(start + length - 4 - position, _KEPT_OF_VALUES)
-    values = kept.to_bytes(3) + windows.at(position, kept)[3:]
+    length_read = min(start + length - 4 - position, _KEPT_OF_VALUES)
+    values = length_read.to_bytes(3) + windows.at(position, length_read)[3:]
     body = bytes(product) + grid + values + _END
     return Field(start, length, 0, _MARK + (8 + len(body)).to_bytes(3) + b"\1" + body)

@@ -144,11 +144,11 @@ def read_grib(url: str, size: int, options: ParseOptions, access: SourceAccess) 
     cubes = _cubes(variables)
     notes = messages.notes
     if options.group:
-        wanted = options.group.strip("/")
-        chosen = [cube for cube in cubes if cube.group == wanted]
+        group = options.group.strip("/")
+        chosen = [cube for cube in cubes if cube.group == group]
         if not chosen:
             raise SourceError(
-                f"{url} has no group {wanted!r}: its fields form"
+                f"{url} has no group {group!r}: its fields form"
                 + (
                     f" the groups {', '.join(repr(cube.group) for cube in cubes)}"
                     if len(cubes) > 1
@@ -219,12 +219,12 @@ class _Headers:
 
     def _static(self, header: bytes, handle: Any) -> Keys:
         signature = _without_times(header)
-        known = self._known.get(signature)
-        if known is None:
+        keys = self._known.get(signature)
+        if keys is None:
             while len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            known = self._known[signature] = self._all_keys(handle)
-        return known
+            keys = self._known[signature] = self._all_keys(handle)
+        return keys
 
     def _all_keys(self, handle: Any) -> Keys:
         keys = {name: self._get(handle, name) for name in _STATIC_KEYS}
@@ -501,7 +501,7 @@ def _variables(
                 ) from error
             variables.append(_Variable(name, tuple(distinct), grid, interval, options.concat))
     if doubtful:
-        listed = ", ".join(f"{name!r} ({place})" for name, place in doubtful.items())
+        listed = ", ".join(f"{name!r} ({where})" for name, where in doubtful.items())
         names = ", ".join(map(repr, doubtful))
         raise SourceError(
             f"{url} has several fields with the same coordinates, which differ in something that"
@@ -534,8 +534,8 @@ def _without_copies(
     """Leave out exact copies of messages; return also one whose place another one has."""
     distinct: dict[str, _Described] = {}
     for field in members:
-        place = canonical_json(field.coordinates)
-        other = distinct.setdefault(place, field)
+        position = canonical_json(field.coordinates)
+        other = distinct.setdefault(position, field)
         if other is not field and not _is_copy(url, other.field, field.field, access):
             return list(distinct.values()), field
     return list(distinct.values()), None
@@ -736,8 +736,8 @@ class _Content:
         others = [name for name in axes if name not in along]
         others += ["valid_time"] if {"time", "step"} <= axes.keys() else []
         others += list(_POINTS) if variable.grid.has_points else []
-        if kept := [name for name in others if name not in self._options.drop]:
-            attributes["coordinates"] = " ".join(kept)
+        if auxiliary := [name for name in others if name not in self._options.drop]:
+            attributes["coordinates"] = " ".join(auxiliary)
         metadata = _metadata(shape, chunks, _codec(numbers.pop()), attributes, names)
         cells = np.concatenate(
             [

@@ -182,8 +182,8 @@ class ParseOptions(Record):
     @property
     def edits(self) -> bool:
         """Whether the dataset gets anything else than what the files have."""
-        given = (self.drop, self.variables, self.rename, self.constants)
-        return any(given) or self.from_name is not None or self.preprocess is not None
+        choices = (self.drop, self.variables, self.rename, self.constants)
+        return any(choices) or self.from_name is not None or self.preprocess is not None
 
     def __post_init__(self) -> None:
         if self.from_name is not None:

@@ -123,9 +123,9 @@ def _parse_once(
     try:
         parser, content = _content(url, kind, options, access, before)
         _check_ends(url, content.arrays, before)
-        found = with_fill_values(url, kind, content.arrays, options.group, access)
+        filled = with_fill_values(url, kind, content.arrays, options.group, access)
         groups = content.attributes
-        arrays, attributes, names = edited(url, found, groups, options, access)
+        arrays, attributes, names = edited(url, filled, groups, options, access)
         parsed = describe(before, kind, arrays, attributes, options, access, names, content.digests)
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error

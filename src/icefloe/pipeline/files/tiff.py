@@ -463,12 +463,12 @@ class _Dataset:
         }
         cells, offsets, sizes = [], [], []
         for number, page in enumerate(stack):
-            place, starts, counts = page.chunks()
+            positions, starts, counts = page.chunks()
             if "band" not in names:
-                place = place[:, 1:]
+                positions = positions[:, 1:]
             index = np.unravel_index(number, lengths) if lengths else ()
-            before = np.tile(np.array(index, np.int64).reshape(1, leading), (len(place), 1))
-            cells.append(np.concatenate([before, place], axis=1))
+            before = np.tile(np.array(index, np.int64).reshape(1, leading), (len(positions), 1))
+            cells.append(np.concatenate([before, positions], axis=1))
             offsets.append(starts)
             sizes.append(counts)
         references = References.in_file(

@@ -32,19 +32,19 @@ def with_keys_of_format_2(
 
 
 def _listed(url: str, array: RawArray, access: SourceAccess) -> References:
-    place = access.place(joined_path(url, "zarr.json"))
+    source = access.place(joined_path(url, "zarr.json"))
     try:
-        document = json.loads(bytes(run_blocking(place.backend.get(place.key)).data))
+        document = json.loads(bytes(run_blocking(source.backend.get(source.key)).data))
     except ObjectNotFoundError:  # an array of format 2
         return array.references
     if document.get("chunk_key_encoding", {}).get("name") != "v2":
         return array.references
     separator = document["chunk_key_encoding"].get("configuration", {}).get("separator", ".")
-    folder = place.key.removesuffix("zarr.json")
+    folder = source.key.removesuffix("zarr.json")
     cells: list[list[int]] = []
     locations: list[str] = []
     sizes: list[int] = []
-    for batch in iterate_blocking(place.backend.list(folder)):
+    for batch in iterate_blocking(source.backend.list(folder)):
         for info in batch:
             key = info.key.removeprefix(folder)
             if not _KEY.fullmatch(key):
@@ -52,7 +52,7 @@ def _listed(url: str, array: RawArray, access: SourceAccess) -> References:
             cell = [int(part) for part in key.split(separator)] if array.shape else []
             if len(cell) == len(array.shape):
                 cells.append(cell)
-                locations.append(place.url_of(info.key))
+                locations.append(source.url_of(info.key))
                 sizes.append(info.size_bytes)
     return References(
         np.array(cells, np.int64).reshape(len(cells), len(array.shape)),

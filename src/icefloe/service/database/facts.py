@@ -167,8 +167,10 @@ def _load_buckets(
     own = (entry.bucket.organisation, entry.bucket.name)
     behind = (provider.organisation, provider.bucket) if provider else ("", "")
     if len(places) == 1 and provider is None:
-        ((platform, place),) = places
-        matches = connection.execute(_BUCKETS_AT_PLACE, {"platform": platform, "bucket": place})
+        ((platform, bucket_name),) = places
+        matches = connection.execute(
+            _BUCKETS_AT_PLACE, {"platform": platform, "bucket": bucket_name}
+        )
     else:
         choice = {
             "platforms": sorted({platform for platform, _ in places}),

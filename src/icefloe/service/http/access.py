@@ -76,9 +76,9 @@ def find_caller(service: Service, connection: Connection, request: Request) -> C
         return None
     if request.method not in _SAFE_METHODS:
         # A cookie is sent along with requests of other sites, too; this header is not.
-        given = request.headers.get("x-csrf-token", "")
+        csrf_token_sent = request.headers.get("x-csrf-token", "")
         if not hmac.compare_digest(
-            given.encode(), login.csrf_token(service, session.secret).encode()
+            csrf_token_sent.encode(), login.csrf_token(service, session.secret).encode()
         ):
             raise AccessDeniedError("a request with a cookie needs the header X-CSRF-Token")
     return session.caller
@@ -187,9 +187,9 @@ def may(action: Action) -> Callable[..., Permit]:
             if caller is None:
                 raise _stranger(service, request)
             _count(service, request, caller)
-            facts = _load(service, connection, caller, resource, path.get("listing"))
+            loaded = _load(service, connection, caller, resource, path.get("listing"))
         service.note_use(caller)
-        return _admitted(_decide(service, request, action, resource, facts))
+        return _admitted(_decide(service, request, action, resource, loaded))
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
@@ -209,8 +209,8 @@ def admit(
     service = service_of(request)
     _count(service, request, caller)
     with service.database.reading() as connection:
-        facts = _load(service, connection, caller, resource, listing)
-    return _admitted(_decide(service, request, action, resource, facts))
+        loaded = _load(service, connection, caller, resource, listing)
+    return _admitted(_decide(service, request, action, resource, loaded))
 
 
 def _admitted(permit: Permit) -> Permit:
@@ -233,14 +233,14 @@ async def may_open(request: Request) -> Permit:
     resource = Resource(path["org"], path["name"])
     # All of a request that the authentication looks at.
     headers = tuple(map(request.headers.get, ("authorization", "cookie", "x-csrf-token")))
-    facts = await service.rounds.ask(
+    loaded = await service.rounds.ask(
         ("open", headers, resource),
         lambda: service.database.run(_load_for_open, service, request, resource),
     )
-    if facts is None:
+    if loaded is None:
         raise _stranger(service, request)
-    _count(service, request, facts.caller)
-    permit = _decide(service, request, Action.OPEN_REPOSITORY, resource, facts)
+    _count(service, request, loaded.caller)
+    permit = _decide(service, request, Action.OPEN_REPOSITORY, resource, loaded)
     if permit.verdict.allowed:
         return permit
     await permit.record_later(permit.resource_name)
@@ -251,21 +251,21 @@ may_open.action = Action.OPEN_REPOSITORY  # type: ignore[attr-defined]
 
 
 def _decide(
-    service: Service, request: Request, action: Action, resource: Resource, facts: _Known
+    service: Service, request: Request, action: Action, resource: Resource, loaded: _Known
 ) -> Permit:
-    verdict = facts.verdict or decide(actor_of(facts.caller), action, resource, facts.facts)
+    verdict = loaded.verdict or decide(actor_of(loaded.caller), action, resource, loaded.facts)
     return Permit(
         service,
-        facts.caller,
+        loaded.caller,
         action,
         resource,
         verdict,
-        facts.facts.now,
+        loaded.facts.now,
         request.state.request_id,
-        facts.facts,
-        facts.entry,
-        facts.remembered,
-        facts.opening,
+        loaded.facts,
+        loaded.entry,
+        loaded.remembered,
+        loaded.opening,
     )
 
 
@@ -307,22 +307,22 @@ def _load_for_open(service: Service, request: Request, resource: Resource) -> _K
         caller = find_caller(service, connection, request)
         if caller is None:
             return None
-        facts, actor = _load(service, connection, caller, resource), actor_of(caller)
-        verdict = decide(actor, Action.OPEN_REPOSITORY, resource, facts.facts)
-        facts = replace(facts, verdict=verdict)
+        loaded, actor = _load(service, connection, caller, resource), actor_of(caller)
+        verdict = decide(actor, Action.OPEN_REPOSITORY, resource, loaded.facts)
+        loaded = replace(loaded, verdict=verdict)
         # For who may not open it, a repository takes as long as one that does not exist.
-        if facts.entry is not None and verdict.allowed:
-            containers = last_containers(connection, facts.entry.repository)
+        if loaded.entry is not None and verdict.allowed:
+            containers = last_containers(connection, loaded.entry.repository)
             remembered = load_facts(
                 connection,
-                facts.entry,
+                loaded.entry,
                 containers,
-                facts.facts,
+                loaded.facts,
                 allows_anonymous=service.settings.allows_anonymous,
             )
             opening = decide(actor, Action.OPEN_REPOSITORY, resource, remembered)
-            return replace(facts, remembered=remembered, opening=opening)
-        return facts
+            return replace(loaded, remembered=remembered, opening=opening)
+        return loaded
 
 
 def refusal_of(permit: Permit) -> Exception:

@@ -135,8 +135,8 @@ def set_member(
     """Set the role of somebody in an organisation."""
     member = Member(org, person, role.role)
     with permit.service.database.writing() as connection:
-        known = rows.require(connection, tables.people, Person, name=person)
-        if known.organisation not in {None, org}:  # a service account of others
+        known_person = rows.require(connection, tables.people, Person, name=person)
+        if known_person.organisation not in {None, org}:  # a service account of others
             raise rows.not_found(tables.people, {"name": person})
         accounts.set_member(connection, member)
         permit.record(connection, f"member {person}", {"role": role.role})
