@@ -354,7 +354,8 @@ def _of_single_file(
     """Choose the dimension along which other files can follow a single one; its time, if clear."""
     if len(files) != 1:
         raise without_dimensions(files, parse, access)
-    dimensions = sample_dimensions(files, parse or ParseOptions(()), access)
+    sampled = sample_dimensions(files, parse or ParseOptions(()), access)
+    dimensions = [dimension for dimension in sampled if not dimension.varies]
     name = suggest_dimension(dimensions) or (dimensions[0].name if dimensions else None)
     if name is None:
         raise without_dimensions(files, parse, access)

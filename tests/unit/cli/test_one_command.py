@@ -192,6 +192,19 @@ def test_a_single_file_needs_no_dimension(times: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("archive")
+def test_a_single_file_may_have_groups_whose_steps_differ() -> None:
+    steps = {"a": 2, "b": 3}
+    for group, count in steps.items():
+        data = xr.Dataset({"v": (("step", "x"), VALUES[:count])})
+        data.to_netcdf("0.nc", mode="a", group=group, engine="h5netcdf")
+    run("0.nc", "--repo=cube")
+    store = opened().readonly_session("main").store
+    for group, count in steps.items():
+        with xr.open_zarr(store, group=group, consolidated=False, chunks=None) as found:
+            np.testing.assert_array_equal(found.v, VALUES[:count])
+
+
+@pytest.mark.usefixtures("archive")
 def test_a_hierarchy_is_copied_as_it_is() -> None:
     data = xr.Dataset({"t2m": (("time", "x"), VALUES)})
     data.to_zarr("a.zarr", consolidated=False)
