@@ -45,7 +45,7 @@ class Ingest:
     def ingest_ocean(self, month: str) -> None:
         """Make a dataset of files whose usual coordinate is empty: another one tells the time."""
         self.shell.run(
-            "ingest", "virtual", shown_path(self.folder / "archive" / "ocean" / month), *self.repo,
+            "ingest", shown_path(self.folder / "archive" / "ocean" / month), *self.repo,
             "--group", "ocean", "--concat", "time_counter",
             "--coordinate", "time_counter=time_centered",
             "--container", shown_path(self.folder / "archive"),
@@ -65,7 +65,7 @@ class Ingest:
     def ingest_weather(self, code: int = 0) -> None:
         """Make a dataset of thousands of files, with room for days that are late."""
         self.shell.run(
-            "ingest", "virtual", self.days, *self.repo, "--group", "weather", "--concat", "time",
+            "ingest", self.days, *self.repo, "--group", "weather", "--concat", "time",
             "--gaps", "leave", "--message", "the first delivery", "--engine", "spark",
             code=code,
         )  # fmt: skip

@@ -6,7 +6,8 @@ or by a few more of this machine, which needs no Java; large ones, and all with 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal, overload
+from functools import partial
+from typing import Any, Final, Literal, overload
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import state_of
@@ -16,6 +17,7 @@ from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.pipeline.combining.dimensions import advise, suggest_dimension
 from icefloe.pipeline.copying.copies import find_arrays
+from icefloe.pipeline.copying.if_needed import CopyIfNeeded, CopyReason
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT, CopyOptions, values_bytes
 from icefloe.pipeline.copying.origins import (
     Copyable,
@@ -126,6 +128,33 @@ def engine_for(
         yield local
 
 
+@contextmanager
+def engine_for_copies(
+    scanning: Engine,
+    work: Work,
+    size_bytes: int,
+    *,
+    engine: EngineName = "auto",
+    master: str | None = None,
+) -> Iterator[Engine]:
+    """Open the engine that copies values of this size; another one has parsed the files.
+
+    >>> with LocalEngine(processes=0) as scanning:
+    ...     for size_bytes in (1 << 20, 1 << 30):
+    ...         with engine_for_copies(scanning, Work(files=3), size_bytes) as copying:
+    ...             print(copying is scanning)
+    True
+    False
+    """
+    copies = replace(work, size_bytes=size_bytes, is_copied=True)
+    is_enough = copies.suits_this_machine if scanning.cores > 1 else copies.suits_this_process
+    if is_enough or not isinstance(scanning, LocalEngine):
+        yield scanning
+        return
+    with engine_for(copies, engine, master) as copying:
+        yield copying
+
+
 @overload
 def ingest(
     repo: Repository,
@@ -166,12 +195,32 @@ def ingest(
 ) -> CopyReport: ...
 
 
+@overload
 def ingest(
     repo: Repository,
     sources: Sources,
     options: CombineOptions | None = None,
     *,
-    copy: CopyOptions | None = None,
+    copy: Literal["auto"] | CopyIfNeeded,
+    branch: str = ...,
+    group: str = ...,
+    message: str | None = ...,
+    parse: ParseOptions | None = ...,
+    preprocess: Preprocess | None = ...,
+    access: SourceAccess | None = ...,
+    on_progress: OnProgress | None = ...,
+    references_per_commit: int = ...,
+    engine: EngineName = ...,
+    master: str | None = ...,
+) -> JobReport | CopyReport: ...
+
+
+def ingest(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    copy: CopyOptions | CopyIfNeeded | Literal["auto"] | None = None,
     branch: str = "main",
     group: str = "",
     message: str | None = None,
@@ -190,12 +239,17 @@ def ingest(
     those of an independent reader of their format, which raises `ValuesMismatchError`. References
     need virtual chunk containers that cover the files; copies do not depend on the files.
 
+    With `copy="auto"` files are referred to if all fit so; if they fit only as copies, their values
+    are copied, and unpacked only if nothing else helps. Then the report has the `reason`.
+
     Args:
         repo: where the dataset goes; on Spark not one in memory.
         sources: globs, URLs, or a table (of Arrow or Spark) with the column `url`.
         options: along which dimensions files are joined, and how. Without, a copy is made of one
-            Zarr hierarchy or repository.
-        copy: chunks, shards and codecs of copies. Without, nothing is copied.
+            Zarr hierarchy or repository. With `copy="auto"` a single file needs no dimension.
+        copy: chunks, shards and codecs of copies. Without, nothing is copied. `"auto"` copies up to
+            100 GiB of values where references cannot hold them; `CopyIfNeeded` has other limits,
+            and the chunks of such copies.
         branch: to commit to. Commits of others that touch other things are no obstacle.
         group: to put the dataset into; the root if not given.
         message: of the commit.
@@ -230,49 +284,84 @@ def ingest(
         (2, 2, 1)
     """
     reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
-    if options is None:
-        if copy is None:
-            raise without_dimensions(sources, parse, reached)
-        try:
-            source = source_alone(sources, reached)
-        except InvalidInputError as error:
-            raise without_dimensions(sources, parse, reached) from error
-        work = _work_of_group(require_readable(source), copy)
-        files: Sources = sources
-    else:
-        if preprocess is not None:
-            parse = replace(options.parse_options(parse), preprocess=preprocess)
-        files = listed = list_states(sources, reached)
-        work = Work.of_files(listed, is_copied=copy is not None)
+    needed = CopyIfNeeded() if copy == "auto" else copy if isinstance(copy, CopyIfNeeded) else None
+    how = copy if isinstance(copy, CopyOptions) else None if needed is None else needed.how
+    common: dict[str, Any] = {
+        "branch": branch,
+        "group": group,
+        "message": message,
+        "access": access,
+        "on_progress": on_progress,
+    }
+    if options is None and how is not None:
+        source = hierarchy_of(sources, reached)
+        if source is not None:
+            work = _work_of_group(require_readable(source), how)
+            reason = None if needed is None else CopyReason("", _ALONE, 0, 0, work.size_bytes)
+            if needed is not None and reason is not None:
+                needed.allow(reason)
+            with engine_for(work, engine, master) as runner:
+                copied = jobs.copy_sources(runner, repo, sources, None, how, **common)
+            return replace(copied, reason=reason)
+    if options is None and needed is None:
+        raise without_dimensions(sources, parse, reached)
+    files = list_states(sources, reached)
+    others: tuple[CombineOptions, ...] = ()
+    if options is None or (needed is not None and not options.concat):
+        options, parse = _of_single_file(files, options, parse, reached)
+        others = (replace(options, by="order"),)
+    if preprocess is not None:
+        parse = replace(options.parse_options(parse), preprocess=preprocess)
+    work = Work.of_files(files, is_copied=isinstance(copy, CopyOptions))
     with engine_for(work, engine, master) as runner:
-        if copy is not None:
-            return jobs.copy_sources(
+        if needed is not None:
+            return jobs.ingest_automatically(
                 runner,
                 repo,
                 files,
                 options,
-                copy,
-                branch=branch,
-                group=group,
-                message=message,
+                needed,
                 parse=parse,
-                access=access,
-                on_progress=on_progress,
+                references_per_commit=references_per_commit,
+                other_options=others,
+                engine_for_copies=partial(
+                    engine_for_copies, runner, work, engine=engine, master=master
+                ),
+                **common,
             )
-        assert options is not None
+        if how is not None:
+            return jobs.copy_sources(runner, repo, files, options, how, parse=parse, **common)
         return jobs.virtualize(
             runner,
             repo,
             files,
             options,
-            branch=branch,
-            group=group,
-            message=message,
             parse=parse,
-            access=access,
-            on_progress=on_progress,
             references_per_commit=references_per_commit,
+            **common,
         )
+
+
+_ALONE: Final = "the source is a Zarr hierarchy or a repository, and no dimension was named"
+
+
+def _of_single_file(
+    files: Sequence[SourceState],
+    options: CombineOptions | None,
+    parse: ParseOptions | None,
+    access: SourceAccess,
+) -> tuple[CombineOptions, ParseOptions]:
+    """Choose the dimension along which other files can follow a single one; its time, if clear."""
+    if len(files) != 1:
+        raise without_dimensions(files, parse, access)
+    sampled = sample_dimensions(files, parse or ParseOptions(()), access)
+    dimensions = [dimension for dimension in sampled if not dimension.varies]
+    name = suggest_dimension(dimensions) or (dimensions[0].name if dimensions else None)
+    if name is None:
+        raise without_dimensions(files, parse, access)
+    concat = (name,)
+    combining = options or CombineOptions(concat)
+    return replace(combining, concat=concat), replace(parse or ParseOptions(()), concat=concat)
 
 
 def append(
@@ -454,6 +543,18 @@ def without_dimensions(
     about = {} if name is None else {"dimension": name}
     text = f"along which dimension are files joined? {advice[0].upper()}{advice[1:]}"
     return InvalidInputError(text, ErrorKind.BAD_METADATA, **about)
+
+
+def hierarchy_of(sources: Sources, access: SourceAccess) -> CopySource | None:
+    """Return the Zarr hierarchy or repository that sources are, if they are one.
+
+    >>> hierarchy_of(["no-such.zarr"], SourceAccess()) is None
+    True
+    """
+    try:
+        return source_alone(sources, access)
+    except InvalidInputError:
+        return None
 
 
 def require_readable(source: CopySource) -> CopySource:

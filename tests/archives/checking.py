@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import icefloe
 from icefloe.errors import IcefloeError
-from icefloe.pipeline import CombineOptions, CopyOptions, ParseOptions
+from icefloe.pipeline import CombineOptions, CopyOptions, CopyReport, JobReport, ParseOptions
 from tests.archives.cases import Case, Expected, Options
 from tests.pipeline.repositories import repository_for
 
@@ -58,6 +59,26 @@ def check_case(case: Case, data: Path, folder: Path, engine: EngineName, *, nati
         compare(found_values(session), expected, case)
 
 
+def check_automatic(case: Case, data: Path, folder: Path) -> None:
+    """Ingest an archive that fits only as a copy, and have the job find that out."""
+    expected, options = expected_values(case, data), case.options
+    is_decoded = False
+    if case.native is not None:
+        assert case.native.remedy is not None
+        remedy = case.native.remedy
+        is_decoded = bool(remedy.copy.get("decode"))
+        options = replace(remedy, copy={})
+        if case.native.read is not None:
+            expected = case.native.read(sorted(data.glob(case.files)))
+    target = folder / "automatic"
+    session, report = reported(case, options, data, target, "local", copy="auto")
+    compare(found_values(session), expected, case)
+    assert isinstance(report, CopyReport)
+    assert report.reason is not None
+    assert (report.form, report.reason.decode) == ("copy", is_decoded)
+    assert report.reason.values_bytes <= report.values_bytes
+
+
 def check_in_parts(case: Case, data: Path, folder: Path) -> None:
     """Ingest some files and append the others, behind them and before them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
@@ -90,21 +111,27 @@ def ingested(
     case: Case, options: Options, data: Path, target: Path, engine: EngineName, *, native: bool
 ) -> icefloe.Session:
     """Ingest the files of a case into a new repository."""
+    copy = CopyOptions.of(**options.copy) if native else None
+    return reported(case, options, data, target, engine, copy=copy)[0]
+
+
+def reported(
+    case: Case, options: Options, data: Path, target: Path, engine: EngineName, *, copy: Any
+) -> tuple[icefloe.Session, JobReport | CopyReport]:
+    """Ingest the files of a case into a new repository; return also the report."""
     storage = icefloe.local_filesystem_storage(str(target))
     repository = repository_for(data, storage=storage)
-    how: dict[str, Any] = {"engine": engine}
-    if native:
-        how["copy"] = CopyOptions.of(**options.copy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of parsers and codecs
-        icefloe.ingest(
+        report = icefloe.ingest(
             repository,
             [path.as_uri() for path in sorted(data.glob(case.files))],
             CombineOptions(options.concat, **{"check_values": "all", **options.combine}),
             parse=ParseOptions(options.concat, **options.parse),
-            **how,
+            copy=copy,
+            engine=engine,
         )
-    return repository.readonly_session("main")
+    return repository.readonly_session("main"), report
 
 
 def found_values(session: icefloe.Session) -> dict[str, xarray.Variable]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.archives import table
 from tests.archives.cases import Case
-from tests.archives.checking import check_case, check_in_parts, written
+from tests.archives.checking import check_automatic, check_case, check_in_parts, written
 from tests.archives.matrix import CASES
 
 
@@ -22,6 +22,22 @@ def test_values_are_those_of_an_independent_reader(case: Case, tmp_path: Path) -
     check_case(case, data, tmp_path / "native", "local", native=True)
     if case.virtual is None:
         check_in_parts(case, data, tmp_path / "parts")
+
+
+ONLY_AS_A_COPY = [
+    case
+    for case in CASES
+    if case.virtual is not None
+    and case.virtual.remedy is None
+    and (case.native is None or case.native.remedy is not None)
+]
+
+
+@pytest.mark.parametrize("case", ONLY_AS_A_COPY, ids=lambda case: case.name)
+def test_what_references_cannot_hold_is_copied_without_being_asked(
+    case: Case, tmp_path: Path
+) -> None:
+    check_automatic(case, written(case, tmp_path), tmp_path)
 
 
 def test_the_table_in_the_documentation_is_up_to_date() -> None:

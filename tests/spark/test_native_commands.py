@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 from typer.testing import CliRunner
 
 import icefloe
@@ -51,6 +52,11 @@ def test_misfits_are_listed(tmp_path: Path) -> None:
     arguments = ["ingest", "native", archive.pattern, "--concat=time"]
     failed = run(*arguments, "--repo", str(tmp_path / "cube"), code=4)
     assert archive.urls()[1] in failed.stdout
+    done = run("ingest", archive.pattern, "--concat=time", "--repo", str(tmp_path / "cube"))
+    assert "values are copied and unpacked, as 1 of 3 files does not fit" in done.stdout
+    copied = xr.open_dataset(str(tmp_path / "cube"), engine="icefloe")
+    with xr.open_mfdataset(archive.pattern, engine="h5netcdf") as files:
+        xr.testing.assert_equal(copied.load(), files.load())
 
 
 @pytest.mark.parametrize(

@@ -203,5 +203,13 @@ def test_archives_are_ingested_and_read_by_name(
     copied = reader.get_repo("lab/copy").readonly_session("main")
     assert_same_as_files(copied, archive, range(6))
 
+    # Files of this machine, which others cannot read through the service, are copied.
+    here.client("ada").create_repo("lab/local", bucket="main")
+    told = run("ingest", archive.pattern, "--repo=lab/local", "--concat=time")
+    assert f"a service never lets {archive.folder.as_uri()}/ be read" in told
+    local = here.client("cid").get_repo("lab/local")
+    assert_same_as_files(local.readonly_session("main"), archive, range(6))
+    assert not local.config.virtual_chunk_containers
+
     wait_for_events(spark)
     assert_no_secret(here, {**contents(event_logs), **contents(*Onlooker(spark).folders)})

@@ -27,7 +27,7 @@ NAME = re.compile(r"\bicefloe((?:\.[A-Za-z_]\w*)+)\(")
 
 def arguments_of_jobs() -> set[str]:
     """Name all arguments and fields that a caller of jobs may give."""
-    records = (pipeline.CombineOptions, pipeline.ParseOptions)
+    records = (pipeline.CombineOptions, pipeline.ParseOptions, pipeline.CopyIfNeeded)
     functions = (
         icefloe.ingest, icefloe.append, icefloe.rechunk, pipeline.CopyOptions.of, jobs.append,
         jobs.ingest, jobs.virtualize, pipeline.SourceAccess,
@@ -63,9 +63,14 @@ def commands() -> dict[str, set[str]]:
         name, command = todo.pop()
         whole = command.load() if isinstance(command, LazyCommand) else command
         found[name] = {option for param in whole.params for option in param.opts}
-        below = getattr(command, "commands", {})
-        todo += [(f"{name} {sub}".strip(), below[sub]) for sub in below]
+        todo += [(f"{name} {sub}".strip(), it) for sub, it in _below(command).items()]
     return found
+
+
+def _below(command: Any) -> dict[str, Any]:
+    """Return the commands of a group, or the forms of a command."""
+    below: dict[str, Any] = getattr(command, "commands", None) or getattr(command, "forms", {})
+    return below
 
 
 def modules() -> dict[str, list[str]]:
@@ -76,8 +81,7 @@ def modules() -> dict[str, list[str]]:
         name, command = todo.pop()
         if isinstance(command, LazyCommand):
             found.setdefault(command.source.partition(":")[0], []).append(name)
-        below = getattr(command, "commands", {})
-        todo += [(f"{name} {sub}".strip(), below[sub]) for sub in below]
+        todo += [(f"{name} {sub}".strip(), it) for sub, it in _below(command).items()]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import typer
 
@@ -21,6 +21,7 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
+from icefloe.cli.option_sets import OptionSet
 from icefloe.cli.wording import in_shell_words
 from icefloe.errors import AccessDeniedError, ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
@@ -28,16 +29,12 @@ from icefloe.pipeline.files import FILES_CHECKED
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
     from icefloe.pipeline.combining.report import Report
-    from icefloe.pipeline.files.options import (
-        AttributeRule,
-        CombineOptions,
-        GapRule,
-        ParseOptions,
-        ValueCheck,
-    )
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
     from icefloe.pipeline.running.progress import OnProgress
 
 _MOST_ROWS = 100
+_FIT: Final = "How files fit together"
+_TAKEN: Final = "What is taken of files"
 
 SourcesArgument = Annotated[
     list[str],
@@ -66,7 +63,11 @@ EngineOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 SkipOption = Annotated[
     bool,
-    typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing."),
+    typer.Option(
+        "--skip-misfits",
+        help="Leave out files that do not fit, instead of failing.",
+        rich_help_panel=_FIT,
+    ),
 ]
 CheckValuesOption = Annotated[
     str,
@@ -78,36 +79,50 @@ CheckValuesOption = Annotated[
     ),
 ]
 DropOption = Annotated[
-    list[str] | None, typer.Option(help="A variable of the files to leave out; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        help="A variable of the files to leave out; may be repeated.", rich_help_panel=_TAKEN
+    ),
 ]
 ConcatOption = Annotated[
     list[str] | None,
-    typer.Option(help="A dimension that files are joined along; may be repeated."),
+    typer.Option(
+        help="A dimension that files are joined along; may be repeated.", rich_help_panel=_FIT
+    ),
 ]
 CoordinateOption = Annotated[
     list[str] | None,
-    typer.Option(help="DIM=NAME: the variable that orders files along a dimension."),
+    typer.Option(
+        help="DIM=NAME: the variable that orders files along a dimension.", rich_help_panel=_FIT
+    ),
 ]
-InOrderOption = Annotated[bool, typer.Option("--in-order", help="Join files in the order given.")]
+InOrderOption = Annotated[
+    bool, typer.Option("--in-order", help="Join files in the order given.", rich_help_panel=_FIT)
+]
 GapsOption = Annotated[
-    Literal["close", "leave", "fail"], typer.Option(help="The treatment of missing steps.")
+    Literal["close", "leave", "fail"],
+    typer.Option(help="The treatment of missing steps.", rich_help_panel=_FIT),
 ]
 AttributesOption = Annotated[
     Literal["drop", "first", "promote", "fail"],
-    typer.Option(help="The treatment of attributes that differ between files."),
+    typer.Option(
+        help="The treatment of attributes that differ between files.", rich_help_panel=_FIT
+    ),
 ]
 ToleranceOption = Annotated[
     list[str] | None,
     typer.Option(
         help="NAME=NUMBER: how much a coordinate may differ between files; the values of the first"
-        " file are taken. May be repeated."
+        " file are taken. May be repeated.",
+        rich_help_panel=_FIT,
     ),
 ]
 TakeFirstOption = Annotated[
     list[str] | None,
     typer.Option(
         help="A coordinate whose values are those of the first file, whatever others have; may be"
-        " repeated."
+        " repeated.",
+        rich_help_panel=_FIT,
     ),
 ]
 FromNameOption = Annotated[
@@ -116,16 +131,20 @@ FromNameOption = Annotated[
         metavar="PATTERN",
         help="Coordinates in the names of files: '*_%Y%m%d.tif' for time, 'run_{member:d}_*.nc'"
         " for any other.",
+        rich_help_panel=_TAKEN,
     ),
 ]
 ConstantOption = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=VALUE: a coordinate that all files get; may be repeated."),
+    typer.Option(
+        help="NAME=VALUE: a coordinate that all files get; may be repeated.", rich_help_panel=_TAKEN
+    ),
 ]
 RenameOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="OLD=NEW: another name for a variable or a dimension of the files; may be repeated."
+        help="OLD=NEW: another name for a variable or a dimension of the files; may be repeated.",
+        rich_help_panel=_TAKEN,
     ),
 ]
 VariablesOption = Annotated[
@@ -133,15 +152,19 @@ VariablesOption = Annotated[
     typer.Option(
         metavar="NAME,…",
         help="The only variables of the files to take; their coordinates come along.",
+        rich_help_panel=_TAKEN,
     ),
 ]
 SourceGroupOption = Annotated[
-    str | None, typer.Option(help="The group of the files to take as their root.")
+    str | None,
+    typer.Option(help="The group of the files to take as their root.", rich_help_panel=_TAKEN),
 ]
 OverviewsOption = Annotated[
     bool,
     typer.Option(
-        "--overviews", help="Keep overviews of TIFF images, as groups overview_1, overview_2, …"
+        "--overviews",
+        help="Keep overviews of TIFF images, as groups overview_1, overview_2, …",
+        rich_help_panel=_TAKEN,
     ),
 ]
 
@@ -149,9 +172,110 @@ OverviewsOption = Annotated[
 FillMissingOption = Annotated[
     bool,
     typer.Option(
-        "--fill-missing", help="Let variables that some files lack be missing there, as gaps."
+        "--fill-missing",
+        help="Let variables that some files lack be missing there, as gaps.",
+        rich_help_panel=_FIT,
     ),
 ]
+
+
+ContainerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A folder, as path or URL, whose files the repository may refer to; may be"
+        " repeated. A new repository gets the folders of the sources, or those above folders"
+        " of years."
+    ),
+]
+
+
+class FileOptions(OptionSet, kw_only=True):
+    """How files are parsed and put together."""
+
+    concat: ConcatOption = None
+    coordinate: CoordinateOption = None
+    in_order: InOrderOption = False
+    from_name: FromNameOption = None
+    constant: ConstantOption = None
+    tolerance: ToleranceOption = None
+    take_first: TakeFirstOption = None
+    gaps: GapsOption = "close"
+    attributes: AttributesOption = "drop"
+    variables: VariablesOption = None
+    drop: DropOption = None
+    rename: RenameOption = None
+    source_group: SourceGroupOption = None
+    overviews: OverviewsOption = False
+    fill_missing: FillMissingOption = False
+    skip_misfits: SkipOption = False
+    check_values: CheckValuesOption = str(FILES_CHECKED)
+
+    def combining(self) -> CombineOptions:
+        """Return how files are put together."""
+        from icefloe.pipeline.files.options import CombineOptions
+
+        tolerance = _pairs(self.tolerance, "--tolerance", "NAME=NUMBER")
+        return CombineOptions(
+            tuple(self.concat or ()),
+            by="order" if self.in_order else "coordinates",
+            coordinates=_pairs(self.coordinate, "--coordinate", "DIM=NAME"),
+            on_misfit="skip" if self.skip_misfits else "fail",
+            attributes=self.attributes,
+            gaps=self.gaps,
+            check_values=parse_check(self.check_values),
+            tolerance={name: _number(text) for name, text in tolerance.items()},
+            take_first=tuple(self.take_first or ()),
+            fill_missing=self.fill_missing,
+        )
+
+    def parsing(self, *, follow_links: bool = False) -> ParseOptions:
+        """Return how files are parsed."""
+        from icefloe.pipeline.files.options import ParseOptions
+
+        constants = _pairs(self.constant, "--constant", "NAME=VALUE")
+        return ParseOptions(
+            tuple(self.concat or ()),
+            group=self.source_group,
+            drop=tuple(self.drop or ()),
+            overviews=self.overviews,
+            follow_links=follow_links,
+            variables=tuple(
+                name for text in self.variables or () for name in text.split(",") if name
+            ),
+            rename=_pairs(self.rename, "--rename", "OLD=NEW"),
+            from_name=self.from_name,
+            constants={name: _constant(text) for name, text in constants.items()},
+        )
+
+
+class JobArguments(TypedDict):
+    """Arguments of all jobs."""
+
+    group: str
+    branch: str
+    message: str | None
+    engine: Literal["auto", "local", "spark"]
+    master: str | None
+
+
+class JobOptions(OptionSet, kw_only=True):
+    """Where a job puts its dataset, and where its work is done."""
+
+    group: GroupOption = ""
+    branch: BranchOption = "main"
+    message: MessageOption = None
+    engine: EngineOption = "auto"
+    master: MasterOption = None
+
+    def arguments(self) -> JobArguments:
+        """Return the arguments of the job."""
+        return {
+            "group": self.group,
+            "branch": self.branch,
+            "message": self.message,
+            "engine": self.engine,
+            "master": self.master,
+        }
 
 
 def ingest_virtual(
@@ -159,36 +283,9 @@ def ingest_virtual(
     sources: SourcesArgument,
     *,
     repo: RepoOption,
-    concat: ConcatOption = None,
-    coordinate: CoordinateOption = None,
-    in_order: InOrderOption = False,
-    from_name: FromNameOption = None,
-    constant: ConstantOption = None,
-    tolerance: ToleranceOption = None,
-    take_first: TakeFirstOption = None,
-    gaps: GapsOption = "close",
-    attributes: AttributesOption = "drop",
-    variables: VariablesOption = None,
-    drop: DropOption = None,
-    rename: RenameOption = None,
-    source_group: SourceGroupOption = None,
-    overviews: OverviewsOption = False,
-    fill_missing: FillMissingOption = False,
-    container: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A folder, as path or URL, whose files the repository may refer to; may be"
-            " repeated. A new repository gets the folders of the sources, or those above folders"
-            " of years."
-        ),
-    ] = None,
-    group: GroupOption = "",
-    branch: BranchOption = "main",
-    message: MessageOption = None,
-    skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = str(FILES_CHECKED),
-    engine: EngineOption = "auto",
-    master: MasterOption = None,
+    files: FileOptions,
+    container: ContainerOption = None,
+    job: JobOptions,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -203,44 +300,17 @@ def ingest_virtual(
     from icefloe.jobs import ingest
 
     checked_plot(plot)
-    options, parse = file_options(
-        concat or [],
-        in_order=in_order,
-        coordinate=coordinate,
-        from_name=from_name,
-        constant=constant,
-        tolerance=tolerance,
-        take_first=take_first,
-        gaps=gaps,
-        attributes=attributes,
-        variables=variables,
-        drop=drop,
-        rename=rename,
-        source_group=source_group,
-        overviews=overviews,
-        fill_missing=fill_missing,
-        skip_misfits=skip_misfits,
-        check_values=check_values,
-    )
-    if not concat:
+    options, parse = files.combining(), files.parsing()
+    if not options.concat:
         raise missing_concat(context, sources, parse)
     with (
         running_job(as_json=as_json) as on_progress,
-        _filled(repo, sources, container or []) as repository,
+        referring(repo, sources, container or []) as repository,
     ):
         report = ingest(
-            repository,
-            sources,
-            options,
-            group=group,
-            branch=branch,
-            message=message,
-            parse=parse,
-            on_progress=on_progress,
-            engine=engine,
-            master=master,
+            repository, sources, options, parse=parse, on_progress=on_progress, **job.arguments()
         )
-    _show(report, repository, repo, plot, as_json=as_json)
+    show_referred(report, repository, repo, plot, as_json=as_json)
 
 
 def append(
@@ -254,21 +324,17 @@ def append(
             " on; may be repeated."
         ),
     ] = None,
-    group: GroupOption = "",
-    branch: BranchOption = "main",
-    message: MessageOption = None,
     changed: Annotated[
         Literal["report", "replace", "fail"],
         typer.Option(help="The treatment of files that changed since they were ingested."),
     ] = "report",
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
-    engine: EngineOption = "auto",
-    master: MasterOption = None,
+    job: JobOptions,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add new files to a dataset that `icefloe ingest virtual` made; safe to repeat.
+    """Add new files to a dataset that `icefloe ingest` made by reference; safe to repeat.
 
     Files that are there are skipped, and if none is new nothing is committed. Files are put
     together as they were the first time.
@@ -285,17 +351,13 @@ def append(
         report = append_files(
             repository,
             sources,
-            group=group,
-            branch=branch,
-            message=message,
             on_misfit="skip" if skip_misfits else None,
             check_values=checks,
             on_changed=changed,
             on_progress=on_progress,
-            engine=engine,
-            master=master,
+            **job.arguments(),
         )
-    _show(report, repository, repo, plot, as_json=as_json)
+    show_referred(report, repository, repo, plot, as_json=as_json)
 
 
 def parse_check(text: str) -> ValueCheck:
@@ -309,62 +371,6 @@ def parse_check(text: str) -> ValueCheck:
         f"{text!r} is neither a number of files above 0, nor all, nor none",
         param_hint="--check-values",
     )
-
-
-def file_options(
-    concat: Sequence[str],
-    *,
-    in_order: bool,
-    coordinate: Sequence[str] | None,
-    from_name: str | None,
-    constant: Sequence[str] | None,
-    tolerance: Sequence[str] | None,
-    take_first: Sequence[str] | None,
-    gaps: GapRule,
-    attributes: AttributeRule,
-    variables: Sequence[str] | None,
-    drop: Sequence[str] | None,
-    rename: Sequence[str] | None,
-    source_group: str | None,
-    overviews: bool,
-    fill_missing: bool,
-    skip_misfits: bool,
-    check_values: str,
-    follow_links: bool = False,
-) -> tuple[CombineOptions, ParseOptions]:
-    """Return how files are parsed and put together."""
-    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-
-    options = CombineOptions(
-        tuple(concat),
-        by="order" if in_order else "coordinates",
-        coordinates=_pairs(coordinate, "--coordinate", "DIM=NAME"),
-        on_misfit="skip" if skip_misfits else "fail",
-        attributes=attributes,
-        gaps=gaps,
-        check_values=parse_check(check_values),
-        tolerance={
-            name: _number(text)
-            for name, text in _pairs(tolerance, "--tolerance", "NAME=NUMBER").items()
-        },
-        take_first=tuple(take_first or ()),
-        fill_missing=fill_missing,
-    )
-    parse = ParseOptions(
-        options.concat,
-        group=source_group,
-        drop=tuple(drop or ()),
-        overviews=overviews,
-        follow_links=follow_links,
-        variables=tuple(name for text in variables or () for name in text.split(",") if name),
-        rename=_pairs(rename, "--rename", "OLD=NEW"),
-        from_name=from_name,
-        constants={
-            name: _constant(text)
-            for name, text in _pairs(constant, "--constant", "NAME=VALUE").items()
-        },
-    )
-    return options, parse
 
 
 def missing_concat(
@@ -417,19 +423,19 @@ def _pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str, str
 
 
 @contextmanager
-def _filled(name: str, sources: Sequence[str], containers: Sequence[str]) -> Iterator[Repository]:
+def referring(name: str, sources: Sequence[str], containers: Sequence[str]) -> Iterator[Repository]:
     """Open a repository, or create it, so that it may refer to some folders.
 
     A service reads the new configuration, and vends credentials for the folders, too.
     """
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
-    from icefloe.pipeline.files.containers import as_prefix, container_at, wide_prefixes
+    from icefloe.pipeline.files.containers import container_at
 
     target = place_of(name, writes=True)
 
     def create() -> Repository:
-        prefixes = [*map(as_prefix, containers)] if containers else wide_prefixes(sources)
+        prefixes = prefixes_of(sources, containers)
         _require_allowed(prefixes, target)
         config = RepositoryConfig.default()
         for prefix in prefixes:
@@ -440,6 +446,13 @@ def _filled(name: str, sources: Sequence[str], containers: Sequence[str]) -> Ite
     is_new = not target.exists()
     with target.filled(create) as repository:
         yield repository if is_new else _widened(repository, name, containers, target)
+
+
+def prefixes_of(sources: Sequence[str], containers: Sequence[str]) -> list[str]:
+    """Return the folders that a new repository may refer to."""
+    from icefloe.pipeline.files.containers import as_prefix, wide_prefixes
+
+    return [*map(as_prefix, containers)] if containers else wide_prefixes(sources)
 
 
 def _widened(
@@ -463,15 +476,20 @@ def _widened(
 
 
 def _require_allowed(prefixes: Iterable[str], target: Place) -> None:
+    if refused := refused_prefix(prefixes, target):
+        raise InvalidInputError(
+            f"a service never lets {refused} be read, which only this machine may reach: copy the"
+            " values with `icefloe ingest native`, or upload the files",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+
+
+def refused_prefix(prefixes: Iterable[str], target: Place) -> str | None:
+    """Return the first folder that the repository of a service cannot refer to."""
     from icefloe.pipeline.files.granted import OBJECT_STORE_SCHEMES
 
-    for prefix in prefixes:
-        if target.is_of_service and not prefix.startswith(OBJECT_STORE_SCHEMES):
-            raise InvalidInputError(
-                f"a service never lets {prefix} be read, which only this machine may reach: copy"
-                " the values with `icefloe ingest native`, or upload the files",
-                ErrorKind.INVALID_VIRTUAL_REF,
-            )
+    refused = (prefix for prefix in prefixes if not prefix.startswith(OBJECT_STORE_SCHEMES))
+    return next(refused, None) if target.is_of_service else None
 
 
 @contextmanager
@@ -538,10 +556,19 @@ def show_notes(report: Report) -> None:
         echo(str(unchecked))
 
 
-def _show(
-    report: Any, repository: Repository, name: str, plot: Path | None, *, as_json: bool
+def show_referred(
+    report: Any,
+    repository: Repository,
+    name: str,
+    plot: Path | None,
+    *,
+    as_json: bool,
+    not_needed: Sequence[str] = (),
 ) -> None:
-    """Report what was done, what the dataset holds afterwards, and how it is opened."""
+    """Report what was done, what the dataset holds afterwards, and how it is opened.
+
+    `not_needed` are options for copies that were given, where nothing was copied.
+    """
     from icefloe.cli.opening import opening_lines
     from icefloe.pipeline.coverage import read_coverage
 
@@ -553,7 +580,8 @@ def _show(
     if as_json:
         dataset = coverage[0].to_dict() if coverage else None
         shown = {**report.to_dict(), "scan": for_shell(report.scan).to_dict()}
-        show_json({**shown, "holds": dataset, "containers": containers, "open": opening})
+        shown |= {"holds": dataset, "containers": containers, "open": opening}
+        show_json({**shown, "not_needed": not_needed})
     else:
         if report.scan.misfits:
             show_misfits(report.scan)
@@ -568,6 +596,8 @@ def _show(
         if coverage:
             show_coverage(coverage)
         echo(report.summary())
+        if not_needed:
+            echo(f"nothing was copied, so these options were not needed: {', '.join(not_needed)}")
         if report.snapshot is not None:
             for prefix in containers:
                 echo(f"the repository may refer to files below {prefix}")

@@ -5,17 +5,18 @@ that `icefloe --help` and each command load only what they need.
 """
 
 import re
-import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from icefloe.cli.common import echo, is_quiet
+from icefloe.cli.option_sets import spread
 from icefloe.errors import (
     AccessDeniedError,
     ConflictError,
@@ -93,26 +94,35 @@ class LazyCommand(TyperCommand):
     """A command whose module is imported when the command runs, not when help lists it.
 
     `source` names its function, below `icefloe.cli`; `help_line` is the first line of the
-    function's docstring.
+    function's docstring. A command may have forms: commands that its first word chooses. Without
+    the name of a form it runs itself.
     """
 
-    def __init__(self, name: str, source: str, help_line: str, panel: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        help_line: str,
+        panel: str | None = None,
+        forms: Sequence["LazyCommand"] = (),
+    ) -> None:
         super().__init__(name, help=help_line, rich_help_panel=panel)
         self.source = source
+        self.forms = {str(form.name): form for form in forms}
 
     def load(self) -> Any:
         """Import the command, with its options, those of all commands, and its whole help."""
         module, _, function = self.source.partition(":")
         single = typer.Typer(add_completion=False)
         function_ = getattr(import_module(f"icefloe.cli.{module}"), function)
-        single.command(self.name)(reporting(function_))
+        single.command(self.name)(reporting(spread(function_)))
         command = typer.main.get_command(single)
         command.params += _shared_params()
         command.help = without_markup(command.help or "")
         for param in command.params:
             if help_text := getattr(param, "help", None):
                 param.help = without_markup(help_text)  # type: ignore[attr-defined]
-        return command
+        return _CommandWithForms(command, self.forms) if self.forms else command
 
     def make_context(
         self,
@@ -122,21 +132,40 @@ class LazyCommand(TyperCommand):
         **extra: Any,
     ) -> Any:
         """Parse the arguments of the command, which then runs in place of this one."""
-        return self.load().make_context(info_name, args, parent, **extra)
-
-
-class _Ingest(TyperGroup):
-    """The forms of an ingest; files without a form are answered with the forms that there are."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments name."""
-        if args and self.get_command(ctx, args[0]) is None:
-            files = shlex.quote(printable(args[0]))
-            ctx.fail(
-                f"say in which form: `icefloe ingest virtual {files}` refers to the files where"
-                f" they are, `icefloe ingest native {files}` copies their values"
+        form = self.forms.get(args[0]) if args else None
+        if form is None:
+            return self.load().make_context(info_name, args, parent, **extra)
+        if Path(str(form.name)).exists() and not extra.get("resilient_parsing"):
+            echo(
+                f"{form.name} is a form of the command: write ./{form.name} for the file", err=True
             )
-        return super().resolve_command(ctx, args)
+        return form.make_context(f"{info_name} {form.name}", args[1:], parent, **extra)
+
+
+class _CommandWithForms(TyperGroup):
+    """A command whose help lists its forms, too; arguments are parsed as those of any command."""
+
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def __init__(self, command: Any, forms: Mapping[str, LazyCommand]) -> None:
+        super().__init__(
+            name=command.name,
+            commands=dict(forms),
+            callback=command.callback,
+            params=command.params,
+            help=command.help,
+            no_args_is_help=True,
+            subcommand_metavar="",
+        )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse all arguments: none of them is the name of a form."""
+        return super(TyperGroup, self).parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command itself."""
+        return super(TyperGroup, self).invoke(ctx)
 
 
 COMMANDS: Final = (
@@ -346,27 +375,29 @@ COMMANDS: Final = (
         "copies:export",
         "Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.",
     ),
-    _Ingest(
-        name="ingest",
-        help="Turn archives of files into datasets.",
-        no_args_is_help=True,
-        commands=[
+    LazyCommand(
+        "ingest",
+        "automatic:ingest",
+        "Make one dataset of many files: by reference where possible, as a copy where not.",
+        forms=(
             LazyCommand(
                 "virtual",
                 "ingest:ingest_virtual",
                 "Combine many files to one dataset, without copying their data, in one commit.",
+                "One form only",
             ),
             LazyCommand(
                 "native",
                 "native:ingest_native",
                 "Copy the values of many files into one dataset, in one commit.",
+                "One form only",
             ),
-        ],
+        ),
     ),
     LazyCommand(
         "append",
         "ingest:append",
-        "Add new files to a dataset that `icefloe ingest virtual` made; safe to repeat.",
+        "Add new files to a dataset that `icefloe ingest` made by reference; safe to repeat.",
     ),
     LazyCommand(
         "rechunk",

@@ -14,32 +14,12 @@ from icefloe.cli.common import (
     show_json,
 )
 from icefloe.cli.ingest import (
-    AttributesOption,
-    BranchOption,
-    CheckValuesOption,
-    ConcatOption,
-    ConstantOption,
-    CoordinateOption,
-    DropOption,
-    EngineOption,
-    FillMissingOption,
-    FromNameOption,
-    GapsOption,
-    GroupOption,
-    InOrderOption,
+    FileOptions,
+    JobOptions,
     JsonOption,
-    MasterOption,
-    MessageOption,
-    OverviewsOption,
-    RenameOption,
     RepoOption,
-    SkipOption,
-    SourceGroupOption,
     SourcesArgument,
-    TakeFirstOption,
-    ToleranceOption,
-    VariablesOption,
-    file_options,
+    for_shell,
     is_plain,
     missing_concat,
     running_job,
@@ -47,9 +27,9 @@ from icefloe.cli.ingest import (
     show_notes,
     show_opening,
 )
+from icefloe.cli.option_sets import OptionSet
 from icefloe.cli.versions import version_options
-from icefloe.errors import InvalidInputError
-from icefloe.pipeline.files import FILES_CHECKED
+from icefloe.cli.wording import in_shell_words
 from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
@@ -57,23 +37,37 @@ if TYPE_CHECKING:
     from icefloe.pipeline.copying.layouts import CopyOptions
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
+COPIES: Final = "How values are copied"
+
 ChunksOption = Annotated[
     str,
-    typer.Option(help="DIM=N,…: lengths of chunks, -1 for the whole; others stay as they are."),
+    typer.Option(
+        help="DIM=N,…: lengths of chunks, -1 for the whole; others stay as they are.",
+        rich_help_panel=COPIES,
+    ),
 ]
 ShardsOption = Annotated[
-    str, typer.Option(help="DIM=N,…: lengths of shards, multiples of those of chunks.")
+    str,
+    typer.Option(
+        help="DIM=N,…: lengths of shards, multiples of those of chunks.", rich_help_panel=COPIES
+    ),
 ]
 MemoryOption = Annotated[
-    str, typer.Option(help="The memory of a task, without Python itself: 256M, 2G…")
+    str,
+    typer.Option(
+        help="The memory of a task, without Python itself: 256M, 2G…", rich_help_panel=COPIES
+    ),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace arrays that exist.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace arrays that exist.", rich_help_panel=COPIES)
+]
 DecodeOption = Annotated[
     bool,
     typer.Option(
         "--decode",
         help="Unpack numbers: scaled, shifted, NaN where they are missing. Then files may be packed"
         " differently, and their types may differ.",
+        rich_help_panel=COPIES,
     ),
 ]
 FollowLinksOption = Annotated[
@@ -82,19 +76,53 @@ FollowLinksOption = Annotated[
         "--follow-links",
         help="Copy data that HDF5 files keep in other files. Links can name any file of this"
         " machine: only for files that you trust.",
+        rich_help_panel=COPIES,
     ),
 ]
-PackOption = Annotated[bool, typer.Option("--pack", help="Pack small chunks into shared objects.")]
+PackOption = Annotated[
+    bool,
+    typer.Option("--pack", help="Pack small chunks into shared objects.", rich_help_panel=COPIES),
+]
 
 
 CodecOption = Annotated[
-    Literal["zstd", "gzip", "blosc", "none"], typer.Option(help="The compression of chunks.")
+    Literal["zstd", "gzip", "blosc", "none"],
+    typer.Option(help="The compression of chunks.", rich_help_panel=COPIES),
 ]
 LevelOption = Annotated[
-    int | None, typer.Option(min=0, max=22, help="The compression level. [default: the codec's]")
+    int | None,
+    typer.Option(
+        min=0, max=22, help="The compression level. [default: the codec's]", rich_help_panel=COPIES
+    ),
 ]
 
 _LEVELS: Final = {"zstd": 0, "gzip": 5, "blosc": 5}
+
+
+class LayoutOptions(OptionSet, kw_only=True):
+    """How copies are stored and made."""
+
+    chunks: ChunksOption = ""
+    shards: ShardsOption = ""
+    codec: CodecOption = "zstd"
+    level: LevelOption = None
+    memory: MemoryOption = "256M"
+    pack: PackOption = False
+    overwrite: OverwriteOption = False
+
+    def copying(self, *, decode: bool = False) -> "CopyOptions":
+        """Return the options of the copies."""
+        from icefloe.pipeline.copying.layouts import CopyOptions
+
+        return CopyOptions.of(
+            parse_lengths(self.chunks, "--chunks"),
+            parse_lengths(self.shards, "--shards"),
+            _compressors(self.codec, self.level),
+            packing=self.pack,
+            overwrite=self.overwrite,
+            decode=decode,
+            memory_per_task=parse_memory(self.memory),
+        )
 
 
 def ingest_native(
@@ -102,37 +130,11 @@ def ingest_native(
     sources: SourcesArgument,
     *,
     repo: RepoOption,
-    concat: ConcatOption = None,
-    coordinate: CoordinateOption = None,
-    in_order: InOrderOption = False,
-    from_name: FromNameOption = None,
-    constant: ConstantOption = None,
-    tolerance: ToleranceOption = None,
-    take_first: TakeFirstOption = None,
-    gaps: GapsOption = "close",
-    attributes: AttributesOption = "drop",
-    variables: VariablesOption = None,
-    drop: DropOption = None,
-    rename: RenameOption = None,
-    source_group: SourceGroupOption = None,
-    overviews: OverviewsOption = False,
-    fill_missing: FillMissingOption = False,
+    files: FileOptions,
     follow_links: FollowLinksOption = False,
     decode: DecodeOption = False,
-    chunks: ChunksOption = "",
-    shards: ShardsOption = "",
-    codec: CodecOption = "zstd",
-    level: LevelOption = None,
-    memory: MemoryOption = "256M",
-    pack: PackOption = False,
-    overwrite: OverwriteOption = False,
-    group: GroupOption = "",
-    branch: BranchOption = "main",
-    message: MessageOption = None,
-    skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = str(FILES_CHECKED),
-    engine: EngineOption = "auto",
-    master: MasterOption = None,
+    layout: LayoutOptions,
+    job: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Copy the values of many files into one dataset, in one commit.
@@ -145,31 +147,12 @@ def ingest_native(
     """
     from icefloe.jobs import ingest
 
-    how = _options(
-        chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite, decode=decode
-    )
-    options, parse = file_options(
-        concat or [],
-        in_order=in_order,
-        coordinate=coordinate,
-        from_name=from_name,
-        constant=constant,
-        tolerance=tolerance,
-        take_first=take_first,
-        gaps=gaps,
-        attributes=attributes,
-        variables=variables,
-        drop=drop,
-        rename=rename,
-        source_group=source_group,
-        overviews=overviews,
-        fill_missing=fill_missing,
-        follow_links=follow_links,
-        skip_misfits=skip_misfits,
-        check_values=check_values,
-    )
-    if not concat:
-        _require_hierarchy(context, sources, options, parse)
+    how = layout.copying(decode=decode)
+    options, parse = files.combining(), files.parsing(follow_links=follow_links)
+    if not options.concat:
+        if not is_hierarchy(sources):
+            raise missing_concat(context, sources, parse)
+        require_plain(options, parse)
     with (
         running_job(as_json=as_json) as on_progress,
         place_of(repo, writes=True).filled() as repository,
@@ -177,33 +160,25 @@ def ingest_native(
         report = ingest(
             repository,
             sources,
-            options if concat else None,
+            options if options.concat else None,
             copy=how,
-            group=group,
-            branch=branch,
-            message=message,
-            parse=parse if concat else None,
+            parse=parse if options.concat else None,
             on_progress=on_progress,
-            engine=engine,
-            master=master,
+            **job.arguments(),
         )
-    _show(report, repository, repo, as_json=as_json)
+    show_copied(report, repository, repo, as_json=as_json)
 
 
-def _require_hierarchy(
-    context: typer.Context,
-    sources: list[str],
-    options: "CombineOptions",
-    parse: "ParseOptions",
-) -> None:
-    """Raise unless the source can be copied as it is, without joining files."""
-    from icefloe.pipeline.copying.origins import source_alone
+def is_hierarchy(sources: list[str]) -> bool:
+    """Return whether sources are one Zarr hierarchy or repository, which is copied as it is."""
+    from icefloe.jobs import hierarchy_of
     from icefloe.pipeline.files.sources import SourceAccess
 
-    try:
-        source_alone(sources, SourceAccess())
-    except InvalidInputError as error:
-        raise missing_concat(context, sources, parse) from error
+    return hierarchy_of(sources, SourceAccess()) is not None
+
+
+def require_plain(options: "CombineOptions", parse: "ParseOptions") -> None:
+    """Raise if options were given that concern only files that are joined."""
     if not is_plain(options, parse):
         raise typer.BadParameter(
             "variables and coordinates are chosen of files that are joined: give --concat, too"
@@ -217,13 +192,7 @@ def rechunk(
     ],
     *,
     repo: RepoOption,
-    chunks: ChunksOption = "",
-    shards: ShardsOption = "",
-    codec: CodecOption = "zstd",
-    level: LevelOption = None,
-    memory: MemoryOption = "256M",
-    pack: PackOption = False,
-    overwrite: OverwriteOption = False,
+    layout: LayoutOptions,
     from_group: Annotated[str, typer.Option(help="The group to copy. [default: the root]")] = "",
     from_branch: Annotated[
         str | None, typer.Option(help="For a repository: this branch. [default: main]")
@@ -241,11 +210,7 @@ def rechunk(
     ] = None,
     authorize: AuthorizeOption = None,
     authorize_anonymous: AuthorizeAnonymousOption = None,
-    group: GroupOption = "",
-    branch: BranchOption = "main",
-    message: MessageOption = None,
-    engine: EngineOption = "auto",
-    master: MasterOption = None,
+    job: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a dataset of a repository, or a Zarr hierarchy, with other chunks, in one commit.
@@ -260,7 +225,7 @@ def rechunk(
     from icefloe.pipeline.copying.origins import source_of
     from icefloe.pipeline.files.sources import SourceAccess
 
-    how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
+    how = layout.copying()
     place = place_of(source)
     origin: Any = source
     if place.exists():
@@ -282,38 +247,10 @@ def rechunk(
             origin,
             how,
             source_group=from_group,
-            group=group,
-            branch=branch,
-            message=message,
             on_progress=on_progress,
-            engine=engine,
-            master=master,
+            **job.arguments(),
         )
-    _show(report, repository, repo, as_json=as_json)
-
-
-def _options(
-    chunks: str,
-    shards: str,
-    codec: str,
-    level: int | None,
-    memory: str,
-    *,
-    packing: bool,
-    overwrite: bool,
-    decode: bool = False,
-) -> "CopyOptions":
-    from icefloe.pipeline.copying.layouts import CopyOptions
-
-    return CopyOptions.of(
-        parse_lengths(chunks, "--chunks"),
-        parse_lengths(shards, "--shards"),
-        _compressors(codec, level),
-        packing=packing,
-        overwrite=overwrite,
-        decode=decode,
-        memory_per_task=parse_memory(memory),
-    )
+    show_copied(report, repository, repo, as_json=as_json)
 
 
 def parse_lengths(text: str, option: str) -> dict[str, int]:
@@ -349,13 +286,19 @@ def parse_memory(text: str) -> int:
         raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
-def _show(report: Any, repository: "Repository", name: str, *, as_json: bool) -> None:
+def show_copied(report: Any, repository: "Repository", name: str, *, as_json: bool) -> None:
+    """Report what was done, and how the dataset is opened."""
     from icefloe.cli.opening import opening_lines
+    from icefloe.records import replace
 
+    if report.reason is not None:
+        reason = replace(report.reason, message=in_shell_words(report.reason.message))
+        report = replace(report, reason=reason)
     is_there = report.snapshot is not None
     opening = opening_lines(repository, name, report.group, report.branch) if is_there else ()
     if as_json:
-        show_json({**report.to_dict(), "open": opening})
+        scan = None if report.scan is None else for_shell(report.scan).to_dict()
+        show_json({**report.to_dict(), "scan": scan, "open": opening})
         return
     if report.scan is not None:
         if report.scan.misfits:

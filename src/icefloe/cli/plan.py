@@ -1,6 +1,7 @@
 """`icefloe plan`: what an ingest will take, before it runs."""
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from icefloe.cli.native import (
     parse_lengths,
     parse_memory,
 )
+from icefloe.cli.wording import in_shell_words
 
 if TYPE_CHECKING:
     from icefloe.pipeline.planning import CopyEstimate, JobPlan
@@ -49,7 +51,8 @@ def plan(
     """Estimate time and memory of `icefloe ingest` or `icefloe append`; write nothing.
 
     Files are listed, and three of them are parsed; the others are taken to be like these. No
-    engine is started. With --native, --chunks or --shards, what a copy of the values takes.
+    engine is started. The plan is for a copy of the values if these files do not fit by reference,
+    but as copies, or with --native, --chunks or --shards.
 
     Example: icefloe plan 'era5/*.nc' --repo ./cube --concat time --cores 64
     """
@@ -65,25 +68,36 @@ def plan(
         repository = Repository.create(in_memory_storage(), RepositoryConfig.default())
     options = CombineOptions(tuple(concat)) if concat else None
     count = cores or os.cpu_count() or 1
+    plan_copy = partial(
+        pipeline.plan_copy,
+        repository,
+        sources,
+        options,
+        cores=count,
+        chunks=parse_lengths(chunks, "--chunks"),
+        shards=parse_lengths(shards, "--shards"),
+        memory_per_task=parse_memory(memory),
+    )
     planned: JobPlan | CopyEstimate
+    instead: CopyEstimate | None = None
     if native or chunks or shards:
-        planned = pipeline.plan_copy(
-            repository,
-            sources,
-            options,
-            cores=count,
-            chunks=parse_lengths(chunks, "--chunks"),
-            shards=parse_lengths(shards, "--shards"),
-            memory_per_task=parse_memory(memory),
-        )
-        scan = planned.scan
+        planned = plan_copy()
+        problems = () if planned.scan is None else planned.scan.problems
     else:
-        planned = scan = pipeline.plan(
+        planned = pipeline.plan(
             repository, sources, options, cores=count, group=group, branch=branch
         )
+        problems = planned.problems
+        copies = (plan_copy(decode=decode) for decode in (False, True) if options and problems)
+        fitting = (copy for copy in copies if copy.scan is not None and not copy.scan.problems)
+        instead = next(fitting, None)
+        planned = instead or planned
     if as_json:
-        show_json(planned.to_dict())
+        form = "copy" if isinstance(planned, pipeline.CopyEstimate) else "reference"
+        show_json({**planned.to_dict(), "form": form})
         return
     show_table(("what", "how much"), planned.rows())
-    for problem in () if scan is None else scan.problems:
-        echo(problem)
+    for problem in problems:
+        echo(in_shell_words(problem))
+    if instead is not None:
+        echo("so `icefloe ingest` copies the values, and the plan is for that")

@@ -60,6 +60,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"on_misfit='skip'", "--skip-misfits"),
         (r"on_changed='(\w+)'", r"--changed \1"),
         (r"\(memory_per_task\)", "(--memory)"),
+        (r"\(most_bytes=\.\.\.\)", "(--most-copied)"),
         (r"\(drop=\.\.\.\)", "(--drop NAME)"),
         (r"\bdrop=\([^()]+\)", _as_drops),
         (r"\btake_first=\('([^']*)',\)", r"--take-first \1"),

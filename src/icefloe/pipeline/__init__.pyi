@@ -2,6 +2,8 @@ from .combining.report import Misfit as Misfit
 from .combining.report import MisfitsError as MisfitsError
 from .combining.report import Report as Report
 from .combining.report import ValuesMismatchError as ValuesMismatchError
+from .copying.if_needed import CopyIfNeeded as CopyIfNeeded
+from .copying.if_needed import CopyReason as CopyReason
 from .copying.layouts import CopyOptions as CopyOptions
 from .coverage import Coverages as Coverages
 from .coverage import DatasetCoverage as DatasetCoverage

@@ -105,11 +105,11 @@ def write_days(folder: Path) -> None:
         data.to_netcdf(folder / f"{day}.nc", engine="h5netcdf")
 
 
-@pytest.mark.parametrize("kind", ["virtual", "native"])
+@pytest.mark.parametrize("kind", ["", "virtual", "native"])
 def test_without_concat_the_whole_command_is_suggested(tmp_path: Path, kind: str) -> None:
     write_days(tmp_path)
     cube = tmp_path / "cube"
-    command = ["ingest", kind, f"{tmp_path}/*.nc", "--repo", str(cube), "--drop=junk"]
+    command = ["ingest", *kind.split(), f"{tmp_path}/*.nc", "--repo", str(cube), "--drop=junk"]
     failed = run(*command, code=5)
     assert "time (1 to 3 steps, other values in each file), x (2)" in words(failed.stderr)
     assert not cube.exists()

@@ -20,7 +20,7 @@ from icefloe.cli.common import is_quiet, progress_bar
 from icefloe.cli.main import COMMANDS as ALL_COMMANDS
 from icefloe.cli.main import PANELS, LazyCommand, app
 
-LISTED_MODULES = {"icefloe.cli", "icefloe.cli.main", "icefloe.cli.common"}
+LISTED_MODULES = {f"icefloe.cli{name}" for name in ("", ".main", ".common", ".option_sets")}
 OF_ALL_COMMANDS = {"icefloe.cli.wording"}
 HEAVY = {"icefloe.api", "numpy", "obstore", "pyarrow", "pydantic", "pyspark", "xarray", "zarr"}
 
@@ -31,10 +31,8 @@ def commands() -> Iterator[tuple[str, LazyCommand]]:
         name, command = tree.pop()
         if isinstance(command, LazyCommand):
             yield name, command
-        else:
-            tree += [
-                (f"{name} {child}".strip(), below) for child, below in command.commands.items()
-            ]
+        below = command.forms if isinstance(command, LazyCommand) else command.commands
+        tree += [(f"{name} {child}".strip(), it) for child, it in below.items()]
 
 
 COMMANDS = dict(commands())
@@ -97,11 +95,20 @@ def test_commands_are_grouped_by_purpose() -> None:
     assert config.index("Settings of a repository show") < config.index("Names on this machine add")
 
 
-def test_an_ingest_without_its_form_is_told_of_both() -> None:
-    result = CliRunner().invoke(app, ["ingest", "a b/*.nc", "--repo", "x"], env={"COLUMNS": "300"})
-    assert result.exit_code == 2
+def test_the_help_of_a_command_lists_its_forms_behind_its_options() -> None:
+    shown = shown_help("ingest", "--help")
+    places = [
+        shown.index(text)
+        for text in (
+            *(" Arguments ", "* --repo", "How files fit together", "--concat <", "--fill-missing"),
+            *("What is taken of files", "--drop", "How values are copied", "--most-copied"),
+            *("Options of all commands", "One form only", "virtual Combine", "native Copy"),
+        )
+    ]
+    assert places == sorted(places)
     for form in ("virtual", "native"):
-        assert f"`icefloe ingest {form} 'a b/*.nc'`" in result.stderr
+        assert f"icefloe ingest {form} [OPTIONS]" in shown_help("ingest", form, "--help")
+    assert CliRunner().invoke(app, ["ingest"]).output.count("Usage: icefloe ingest [OPTIONS]") == 1
 
 
 def test_an_error_is_one_line_where_no_terminal_is(
@@ -123,7 +130,8 @@ def test_an_error_is_one_line_where_no_terminal_is(
         *(f"branch {action}" for action in ("list", "create", "delete", "reset")),
         *(f"tag {action}" for action in ("list", "create", "delete")),
         *(f"container {action}" for action in ("list", "add", "remove")),
-        *("ingest virtual", "ingest native", "append", "rechunk", "plan", "coverage", "sources"),
+        *("ingest", "ingest virtual", "ingest native", "append", "rechunk", "plan", "coverage"),
+        "sources",
     ],
 )
 def test_commands_of_versions_and_archives_print_json(name: str) -> None:

@@ -107,6 +107,9 @@ ARGUMENTS: dict[str, Arguments] = {
     "clone": lambda repo, folder: [[repo, str(folder / "clone")]],
     "export": lambda repo, folder: [[repo, str(folder / "export")]],
     # With a repository that cannot be opened: jobs start Spark only after that.
+    "ingest": lambda repo, folder: [
+        [str(folder / f"{HOSTILE}*.nc"), "--repo", f"{HOSTILE}://x", "--concat", HOSTILE]
+    ],
     "ingest virtual": lambda repo, folder: [
         [str(folder / f"{HOSTILE}*.nc"), "--repo", f"{HOSTILE}://x", "--concat", HOSTILE]
     ],
@@ -154,10 +157,11 @@ def commands() -> Iterator[tuple[str, Any]]:
     tree: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
     while tree:
         name, command = tree.pop()
-        if hasattr(command, "commands"):
-            tree += [(f"{name} {below}".strip(), each) for below, each in command.commands.items()]
-        else:
+        is_group = hasattr(command, "commands")
+        if not is_group:
             yield name, command.load()
+        below = command.commands if is_group else command.forms
+        tree += [(f"{name} {child}".strip(), each) for child, each in below.items()]
 
 
 RUN_A_SERVICE = ("serve", "service", "audit verify")

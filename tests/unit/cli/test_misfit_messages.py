@@ -44,7 +44,7 @@ def test_a_message_names_arguments_and_options_that_exist(text: str) -> None:
     of_other_command = COMMAND.findall(in_shell)
     for command in of_other_command:
         assert any(command.startswith(name) for name in COMMANDS if name), in_shell
-    here = ["ingest virtual", "ingest native", "append"]
+    here = ["ingest", "ingest virtual", "ingest native", "append"]
     known = {
         option for name in COMMANDS if of_other_command or name in here for option in COMMANDS[name]
     }

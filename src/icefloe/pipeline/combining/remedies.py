@@ -1,9 +1,9 @@
-"""Advice for files that do not fit, which is true: they are combined again as it says."""
+"""Other ways to combine files that do not fit: tried, so that what is said of them is true."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from icefloe.errors import IcefloeError
-from icefloe.pipeline.combining.combine import Existing, combine
+from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.files.facts import FileFacts
@@ -12,10 +12,66 @@ from icefloe.records import Record, replace
 from icefloe.reports import counted
 
 
-class _Remedy(Record):
-    words: str
+class Way(Record):
+    """A way to combine files.
+
+    >>> Way(CombineOptions(("time",)), CopyRules()).copies
+    CopyRules(decode=False)
+    """
+
     options: CombineOptions
-    copies: CopyRules | None
+    copies: CopyRules | None = None
+    """The rules for files whose values are copied; None if files are referred to."""
+
+
+class Remedy(Record):
+    """A way in which more files fit."""
+
+    way: Way
+    combined: Combined
+
+    @property
+    def misfits(self) -> int:
+        """Return how many files do not fit even so."""
+        return len(self.combined.report.by_file())
+
+    def words(self, asked: Way, *, may_copy: bool = False) -> str:
+        """Describe what differs from the way that was asked for, with the options to give.
+
+        With `may_copy` values are copied where it is necessary, and no option is needed for that.
+        """
+        parts, copies = [], self.way.copies
+        if copies is not None and copies != asked.copies:
+            option = (
+                "copy=CopyOptions.of(decode=True)" if copies.decode else "copy=CopyOptions.of()"
+            )
+            unpacked = ", unpacked" if copies.decode else ""
+            parts.append(f"as copies of their values{unpacked}{'' if may_copy else f' ({option})'}")
+        if self.way.options.fill_missing and not asked.options.fill_missing:
+            parts.append("with gaps for variables that some lack (fill_missing=True)")
+        rest = f" but {counted(self.misfits, 'file')}" if self.misfits else ""
+        return f"All files{rest} fit {', '.join(parts)}"
+
+
+def find_remedy(
+    ways: Iterable[Way],
+    facts: Sequence[FileFacts],
+    existing: Existing | None,
+    report: Report,
+) -> Remedy | None:
+    """Return the first of the ways in which most files fit; None if no more fit than reported."""
+    best, fewest = None, len(report.by_file())
+    for way in ways:
+        if not fewest:
+            break
+        try:
+            combined = combine(facts, way.options, existing, way.copies)
+        except IcefloeError:
+            continue
+        remedy = Remedy(way, combined)
+        if remedy.misfits < fewest:
+            best, fewest = remedy, remedy.misfits
+    return best
 
 
 def misfits_error(
@@ -24,47 +80,34 @@ def misfits_error(
     options: CombineOptions,
     existing: Existing | None = None,
     copies: CopyRules | None = None,
+    *,
+    may_copy: bool = False,
 ) -> MisfitsError:
-    """Return the error for files that do not fit, with the option that would help most files."""
-    return MisfitsError(replace(report, remedy=_found(report, facts, options, existing, copies)))
+    """Return the error for files that do not fit, with the options that would help most files."""
+    asked = Way(replace(options, on_misfit="fail"), copies)
+    remedy = find_remedy(_other_ways(asked, existing), facts, existing, report)
+    words = "" if remedy is None else remedy.words(asked, may_copy=may_copy)
+    return MisfitsError(replace(report, remedy=words))
 
 
-def _found(
-    report: Report,
-    facts: Sequence[FileFacts],
-    options: CombineOptions,
-    existing: Existing | None,
-    copies: CopyRules | None,
-) -> str:
-    best, fewest = "", len(report.by_file())
-    for remedy in _remedies(options, existing, copies):
-        try:
-            outcome = combine(facts, remedy.options, existing, remedy.copies)
-        except IcefloeError:
-            continue
-        left = len(outcome.report.by_file())
-        if left < fewest:
-            rest = "" if not left else f" but {counted(left, 'file')}"
-            best, fewest = f"All files{rest} fit {remedy.words}", left
-    return best
-
-
-def _remedies(
-    options: CombineOptions, existing: Existing | None, copies: CopyRules | None
-) -> Iterator[_Remedy]:
+def _other_ways(asked: Way, existing: Existing | None) -> Iterator[Way]:
     """Yield what could help, the least change first."""
-    tried = replace(options, on_misfit="fail")
-    filling = replace(tried, fill_missing=True)
+    forms = [asked.copies]
+    if existing is None:
+        forms += [rules for rules in copy_rules(asked.copies) if rules not in forms]
+    filling = replace(asked.options, fill_missing=True)
+    for rules in forms:
+        if rules != asked.copies:
+            yield Way(asked.options, rules)
+        if not asked.options.fill_missing:
+            yield Way(filling, rules)
+
+
+def copy_rules(least: CopyRules | None = None) -> tuple[CopyRules, ...]:
+    """Return the rules of copies that differ from files at least so much, the least change first.
+
+    >>> [rules.decode for rules in copy_rules()]
+    [False, True]
+    """
     decoding = CopyRules(decode=True)
-    forms: list[tuple[str, CopyRules | None]] = [("", copies)]
-    if existing is None and copies is None:
-        forms.append(("as copies of their values (copy=CopyOptions.of())", CopyRules()))
-    if existing is None and copies != decoding:
-        words = "as copies of their values, unpacked (copy=CopyOptions.of(decode=True))"
-        forms.append((words, decoding))
-    for words, rules in forms:
-        if words:
-            yield _Remedy(words, tried, rules)
-        if not options.fill_missing:
-            more = "with gaps for variables that some lack (fill_missing=True)"
-            yield _Remedy(f"{words}, {more}" if words else more, filling, rules)
+    return (decoding,) if least == decoding else (CopyRules(), decoding)

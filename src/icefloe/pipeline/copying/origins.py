@@ -8,6 +8,7 @@ dataset of it.
 """
 
 from os import PathLike
+from pathlib import Path
 from typing import Any, Final, Protocol, override
 from urllib.parse import unquote, urlsplit
 
@@ -145,6 +146,9 @@ class ZarrSource(Record):
     def group(self) -> zarr.Group:
         """Open it for looking around."""
         source = self.access.place(self.url)
+        spec = source.storage.spec
+        if isinstance(spec, LocalSpec) and Path(spec.path, source.key).is_file():
+            raise _no_group(self.url)  # below a file nobody may look for others
         client = ObjectStore(open_foreign_client(source.storage), read_only=True)
         return _opened(client, joined_path(source.key, self.path), self.url)
 
@@ -213,13 +217,17 @@ def _opened(store: Store, path: str, name: str) -> zarr.Group:
     try:
         node = zarr.open(store, path=path, mode="r")
     except FileNotFoundError:
-        raise NotFoundError(
-            f"there is no Zarr group at {name}: is the path right?", ErrorKind.NODE_NOT_FOUND
-        ) from None
+        raise _no_group(name) from None
     if isinstance(node, zarr.Group):
         return node
     raise InvalidInputError(
         f"{name} is an array: give the group that it is in", ErrorKind.NOT_A_GROUP
+    )
+
+
+def _no_group(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no Zarr group at {name}: is the path right?", ErrorKind.NODE_NOT_FOUND
     )
 
 

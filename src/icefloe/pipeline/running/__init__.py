@@ -5,6 +5,7 @@ jobs         virtualize and append, ingest and rechunk: one job, one commit
 job          the job itself: tasks build manifests, the driver commits them, and reports
 virtual      the producer of references to files
 native       the producer of copies of values
+automatic    the producer that chooses one of these forms
 estimates    what a job will take, before it runs
 orphans      what jobs may have left behind
 progress     progress of stages

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from operator import itemgetter
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
 import zstandard
@@ -28,6 +28,7 @@ from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.regions import LinkedRegion
 from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.copying.if_needed import CopyReason
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.planning import FEW_REFERENCES
@@ -61,6 +62,7 @@ class Committed(Record, kw_only=True):
 class AnyReport(JsonReady, Record, kw_only=True):
     """The common base of reports of jobs."""
 
+    form: ClassVar[Literal["reference", "copy"]]
     job: str
     branch: str
     group: str
@@ -87,6 +89,10 @@ class AnyReport(JsonReady, Record, kw_only=True):
     def summary(self) -> str:
         """Return a summary in one line."""
         return self._ending()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, and whether values were copied."""
+        return {**super().to_dict(), "form": self.form}
 
     def _repr_pretty_(self, printer: TextPrinter, _: bool) -> None:  # noqa: FBT001 - of IPython
         printer.text(self.summary())
@@ -122,6 +128,7 @@ class JobReport(AnyReport, kw_only=True):
     2 of 3 files fit; 120 chunks (0 B) in 0 manifests; committed VY76 to 'main'
     """
 
+    form = "reference"
     scan: Report
     """What was found in the files that were parsed."""
     references: int = 0
@@ -173,6 +180,7 @@ class CopyReport(AnyReport, kw_only=True):
     2 arrays; 8 of 9 objects hold data (4.0 KiB); nothing to commit
     """
 
+    form = "copy"
     arrays: int = 0
     values_bytes: int = 0
     """What the values take when they are not compressed."""
@@ -190,6 +198,8 @@ class CopyReport(AnyReport, kw_only=True):
     """How many chunks of the source were read, by plan; some more than once."""
     skipped_commits: int = 0
     """Of an earlier run that was broken off: these were not repeated."""
+    reason: CopyReason | None = None
+    """Why values were copied, if nobody asked for that."""
     notes: tuple[str, ...] = ()
     """What could not be done before the commit, such as opening it with a library."""
 
@@ -212,6 +222,8 @@ class CopyReport(AnyReport, kw_only=True):
     def summary(self) -> str:
         """Return a summary in one line."""
         parts = [] if self.scan is None else [self.scan.summary()]
+        if self.reason is not None:
+            parts.append(self.reason.in_short)
         parts.append(counted(self.arrays, "array"))
         hold = "holds" if self.objects == 1 else "hold"
         parts.append(

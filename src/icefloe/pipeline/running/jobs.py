@@ -2,35 +2,35 @@
 
     virtualize, append   references to files, where they are
     ingest, rechunk      copies of values, with chunks, shards and codecs of your choice
+    ingest_automatically references if all files fit by reference, otherwise copies
 
 Each is one `Job` with a producer, on an engine. Nothing is written before all files were compared,
 and nothing is visible before the commit, which is one conditional write.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.copied import CopyRules
+from icefloe.pipeline.copying.if_needed import CopyIfNeeded
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import (
     Copyable,
     CopySource,
     source_alone,
     source_of,
-    staging_repository,
 )
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.running.automatic import AutomaticProducer, EngineForCopies
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.job import CopyReport, Job, JobReport, Target
 from icefloe.pipeline.running.native import NativeProducer
-from icefloe.pipeline.running.orphans import clear_staging
 from icefloe.pipeline.running.progress import OnProgress
-from icefloe.pipeline.running.staging import FilesToStage
+from icefloe.pipeline.running.staging import FilesToStage, staging_job
 from icefloe.pipeline.running.virtual import VirtualProducer
 from icefloe.pipeline.writing.provenance import OnChanged, recorded_options
 from icefloe.records import replace
@@ -314,24 +314,75 @@ def copy_sources(
         _require_as_stored(copying)
         source: CopySource = source_alone(sources, reached)
         return job.run(NativeProducer(source=source, options=copying))
-    try:
-        staging = staging_repository(job.context.storage, job.id, reached)
-        staging_job = Job(engine, Target(staging, "main", ""), on_progress)
-        files = FilesToStage(
-            sources=sources,
-            options=_chosen(options, on_misfit, check_values),
-            parse=options.parse_options(parse),
-            access=reached,
-            rules=CopyRules(decode=copying.decode),
-        )
-        scan, joined = files.stage(staging_job)
+    files = FilesToStage(
+        sources=sources,
+        options=_chosen(options, on_misfit, check_values),
+        parse=options.parse_options(parse),
+        access=reached,
+        rules=CopyRules(decode=copying.decode),
+    )
+    with staging_job(job, reached, on_progress) as staging:
+        scan, joined = files.stage(staging)
         if joined is None:
             return CopyReport(job=job.id, branch=branch, group=target.group, scan=scan)
         report = job.run(NativeProducer(source=joined, options=copying, from_files=True))
-    finally:
-        clear_staging(job.context, job.id)
-    stages = Counter(staging_job.watch.seconds) + Counter(report.stages)
-    return replace(report, scan=scan, stages=dict(stages))
+    return replace(report, scan=scan, stages=job.watch.seconds)
+
+
+def ingest_automatically(
+    engine: Engine,
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions,
+    copying: CopyIfNeeded,
+    *,
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+    other_options: tuple[CombineOptions, ...] = (),
+    engine_for_copies: EngineForCopies | None = None,
+) -> JobReport | CopyReport:
+    """Make one dataset of many files: as `virtualize` if all fit so, otherwise as `ingest`.
+
+    Values are copied as they are stored if that is enough, and decoded only if nothing else is.
+    `other_options` are tried where files do not fit by the first ones, and `engine_for_copies`
+    opens the engine that copies values, if it is not that of the scan.
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, CopyIfNeeded, LocalEngine
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     kind = {"t2m": {"dtype": f"f{4 * day}"}}
+    ...     data.to_netcdf(f"either-{day}.nc", engine="h5netcdf", encoding=kind)
+    >>> repository = icefloe.Repository.create(icefloe.local_filesystem_storage("either"))
+    >>> repository = icefloe.pipeline.add_containers(repository, ["."])
+    >>> with LocalEngine(processes=0) as engine:
+    ...     report = ingest_automatically(
+    ...         engine, repository, "either-*.nc", CombineOptions(("time",)), CopyIfNeeded()
+    ...     )
+    >>> report.reason.decode, report.reason.misfits
+    (True, 1)
+    """
+    job = Job(engine, Target(repo, branch, group.strip("/"), message), on_progress)
+    referring = VirtualProducer(
+        sources=sources,
+        options=options,
+        parse=options.parse_options(parse),
+        access=access or granted_sources(job.context),
+        most_references=references_per_commit,
+    )
+    producer = AutomaticProducer(
+        referring=referring,
+        copying=copying,
+        other_options=other_options,
+        engine_for_copies=engine_for_copies,
+        on_progress=on_progress,
+    )
+    return job.run(producer)
 
 
 def _chosen(

@@ -4,7 +4,8 @@ list -> scan -> combine -> check values -> references of each kind of files
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
 from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
@@ -19,12 +20,14 @@ from icefloe.pipeline.copying.joined import (
     kind_group,
 )
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.pipeline.copying.origins import staged
+from icefloe.pipeline.copying.origins import staged, staging_repository
 from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.running.engines import Rows, WorkerContext
-from icefloe.pipeline.running.job import Job
+from icefloe.pipeline.running.job import Job, Target
+from icefloe.pipeline.running.orphans import clear_staging
+from icefloe.pipeline.running.progress import OnProgress
 from icefloe.pipeline.running.virtual import (
     CombinedFiles,
     compare_values,
@@ -38,6 +41,18 @@ from icefloe.records import Record, replace
 from icefloe.reports import counted
 
 type Workers = WorkerContext[SourceAccess]
+
+
+@contextmanager
+def staging_job(job: Job, access: SourceAccess, on_progress: OnProgress | None) -> Iterator[Job]:
+    """Open a job whose target is the staging repository of another one, for a while."""
+    try:
+        repository = staging_repository(job.context.storage, job.id, access)
+        staging = Job(job.engine, Target(repository, "main", ""), on_progress)
+        yield staging
+        job.watch.add(staging.watch)
+    finally:
+        clear_staging(job.context, job.id)
 
 
 class FilesToStage(Record, kw_only=True):
@@ -60,22 +75,29 @@ class FilesToStage(Record, kw_only=True):
             job.engine.share(job.context, self.access) as workers,
             scan(job, states, self.parse, workers).kept() as scanned,
         ):
-            files = counted(len(states), "file")
-            sizes = sum(state.size or 0 for state in states)
-            with job.watch.stage("scan", files, items=len(states), size_bytes=sizes):
-                facts = gather_facts(scanned, states)
+            facts = gather_facts(job, scanned, states)
             with job.watch.stage("combine", counted(len(facts), "file")):
                 combined = combine(facts, self.options, None, self.rules)
-            report = combined.report
-            if report.misfits and self.options.on_misfit == "fail":
-                raise misfits_error(report, facts, self.options, None, self.rules)
-            if not combined.files:
-                return report, None
-            kinds = find_kinds(facts, combined)
-            report = self._checked(job, facts, combined, kinds, scanned, workers)
-            _describe(job, combined)
-            for number, kind in enumerate(kinds):
-                _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
+            if combined.report.misfits and self.options.on_misfit == "fail":
+                raise misfits_error(combined.report, facts, self.options, None, self.rules)
+            return self.stage_combined(job, facts, combined, scanned, workers)
+
+    def stage_combined(
+        self,
+        job: Job,
+        facts: Sequence[FileFacts],
+        combined: Combined,
+        scanned: Rows,
+        workers: Workers,
+    ) -> tuple[Report, JoinedFiles | None]:
+        """Do the same with files that were combined."""
+        if not combined.files:
+            return combined.report, None
+        kinds = find_kinds(facts, combined)
+        report = self._checked(job, facts, combined, kinds, scanned, workers)
+        _describe(job, combined)
+        for number, kind in enumerate(kinds):
+            _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
         return report, self._joined(job, facts, combined, kinds)
 
     def _checked(

@@ -171,11 +171,7 @@ class VirtualProducer(Record, kw_only=True):
         session, group = job.session(), job.target.group
         record = read_record(session.store, group)
         if record is not None and not self.append:
-            raise InvalidInputError(
-                f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')}"
-                " already: append to it, or choose another group",
-                ErrorKind.NODE_ALREADY_EXISTS,
-            )
+            raise holds_dataset(group, record)
         with job.watch.stage("list", "sources"):
             states = look_at_known(list_states(self.sources, self.access), record, self.access)
             missing = find_missing(record, states, self.access)
@@ -208,18 +204,29 @@ class VirtualProducer(Record, kw_only=True):
         report: JobReport,
     ) -> JobReport:
         with scan(job, files, self.parse, workers).kept() as scanned:
-            sizes = sum(file.size or 0 for file in files)
-            number = counted(len(files), "file")
-            with job.watch.stage("scan", number, items=len(files), size_bytes=sizes):
-                facts = gather_facts(scanned, files)
+            facts = gather_facts(job, scanned, files)
             with job.watch.stage("combine", counted(len(facts), "file")):
                 combined_files = self._combine(session, job.target.group, record, facts)
-            report = replace(report, scan=combined_files.combined.report)
-            if not combined_files.combined.files:
-                return report
-            report = replace(report, scan=self._check(job, combined_files, scanned, workers))
-            for done in self.commits(job, session, combined_files, scanned, workers):
-                report = report.with_commit(done)
+            return self.write(job, session, combined_files, scanned, workers, report)
+
+    def write(
+        self,
+        job: Job,
+        session: Session,
+        files: CombinedFiles,
+        scanned: Rows,
+        workers: Workers,
+        report: JobReport,
+    ) -> JobReport:
+        """Check values of files that were combined, and commit all references."""
+        report = replace(report, scan=files.combined.report)
+        if not files.combined.files:
+            return report
+        if files.existing is None:
+            _require_free(session, job.target.group, files.combined)
+        report = replace(report, scan=self._check(job, files, scanned, workers))
+        for done in self.commits(job, session, files, scanned, workers):
+            report = report.with_commit(done)
         return report
 
     def _combine(
@@ -236,8 +243,6 @@ class VirtualProducer(Record, kw_only=True):
         combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise misfits_error(combined.report, facts, self.options, existing)
-        if existing is None:
-            _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)
 
     def _grid(
@@ -377,6 +382,15 @@ def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[Sour
     return (*listed.new, *(listed.changed if on_changed == "replace" else ()))
 
 
+def holds_dataset(group: str, record: SourceRecord) -> InvalidInputError:
+    """Return the error for a group that has files already."""
+    return InvalidInputError(
+        f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')}"
+        " already: append to it, or choose another group",
+        ErrorKind.NODE_ALREADY_EXISTS,
+    )
+
+
 def _require_free(session: Session, group: str, combined: Combined) -> None:
     for array in combined.arrays:
         path = f"/{group}/{array.path}" if group else f"/{array.path}"
@@ -402,9 +416,11 @@ def scan(job: Job, sources: Sequence[SourceState], options: ParseOptions, worker
     return rows.map(_scan_files, options, workers, columns=SCANNED)
 
 
-def gather_facts(scanned: Rows, sources: Sequence[SourceState]) -> list[FileFacts]:
-    """Fetch the facts of all files, in the order of the sources."""
-    packed = scanned.where("path", is_null=True).select("payload").gather()
+def gather_facts(job: Job, scanned: Rows, sources: Sequence[SourceState]) -> list[FileFacts]:
+    """Parse all files, and fetch their facts, in the order of the sources."""
+    files, sizes = counted(len(sources), "file"), sum(source.size or 0 for source in sources)
+    with job.watch.stage("scan", files, items=len(sources), size_bytes=sizes):
+        packed = scanned.where("path", is_null=True).select("payload").gather()
     rows = packed.column("payload").to_pylist()
     facts = [fact for row in rows for fact in pickle.loads(row)]  # noqa: S301 - of this very job
     by_url = {fact.url: fact for fact in share_equal(facts)}
