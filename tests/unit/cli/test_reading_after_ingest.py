@@ -67,7 +67,7 @@ def test_the_year_before_is_appended(
     monkeypatch.chdir(tmp_path)
     run("ingest", "virtual", "archive/2025/*.nc", "--repo=cube", "--concat=time")
     done = run("append", years.pattern, "--repo=cube")
-    assert "3 steps along 'time' came before the first one" in done.stdout
+    assert "3 steps along 'time' came before existing ones" in done.stdout
     with opened_as_printed(done.stdout) as dataset:
         for number in range(4):
             found = dataset.temperature[number].values

@@ -18,6 +18,7 @@ from icefloe.pipeline.combining.consensus import (
 )
 from icefloe.pipeline.combining.copied import CopyRules, as_copied, decoding_of
 from icefloe.pipeline.combining.dimensions import require_dimensions
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
 from icefloe.pipeline.files.decoding import (
@@ -209,8 +210,8 @@ class Combined(Record):
     """By dimension, in the whole dataset."""
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
-    ahead: Mapping[str, int] = field(default_factory=dict)
-    """By dimension, how many steps come before those that were there, which move by as many."""
+    inserted: Mapping[str, Insertions] = field(default_factory=dict)
+    """By dimension, the steps that come before existing ones, which move."""
     by_values: bool = True
     """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -304,10 +305,7 @@ def combine(
         *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),
         *grids.notes,
         *common.notes,
-        *(
-            f"{counted(steps, 'step')} along {name!r} came before the first one"
-            for name, steps in placed.ahead.items()
-        ),
+        *_notes_of_moves(placed, existing),
         *_notes_of_parsers([files[number] for number in left]),
     )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
@@ -345,7 +343,7 @@ def combine(
         starts=placed.starts,
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
-        ahead=placed.ahead,
+        inserted=placed.inserted,
         by_values=options.by == "coordinates",
         lacking=_lacking(files, used, placed),
     )
@@ -479,24 +477,44 @@ def _unaligned(
 def _immovable(
     files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
 ) -> dict[int, Misfit]:
-    """Find files before the first step that would move existing chunks by a part of a chunk."""
+    """Find files before existing steps that would move a part of a chunk, or by a part of one."""
     misfits: dict[int, Misfit] = {}
     for array in existing.schema.arrays:
         if array.path in existing.values:
             continue
         for axis, name in enumerate(array.dimensions):
-            ahead, chunk = placed.ahead.get(name, 0), array.chunks[axis]
-            if chunk == ANY_CHUNK or not ahead % chunk:
+            inserted, chunk = placed.inserted.get(name, Insertions()), array.chunks[axis]
+            faults = {} if chunk == ANY_CHUNK else _split_chunks(inserted, name, chunk)
+            if not faults:
                 continue
-            text = (
-                f"{array.path}: the {counted(ahead, 'step')} along {name!r} before the first one do"
-                f" not fill chunks of {chunk}, so existing chunks cannot move"
-            )
-            for number in placed.files:
-                if placed.starts[name][placed.row(number)] < ahead:
+            for number, run in zip(
+                placed.files, inserted.run_of(placed.starts[name]).tolist(), strict=True
+            ):
+                if run in faults:
+                    text = f"{array.path}: {faults[run]}"
                     misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
                     misfits.setdefault(number, misfit)
     return misfits
+
+
+def _split_chunks(inserted: Insertions, name: str, chunk: int) -> dict[int, str]:
+    """Return why existing chunks cannot move, by the number of the run that is inserted."""
+    faults: dict[int, str] = {}
+    for run, (position, count) in enumerate(inserted.runs):
+        if position % chunk:
+            faults[run] = (
+                f"it belongs before step {position} along {name!r}, which lies within an existing"
+                f" chunk of {chunk} steps"
+            )
+        elif count % chunk:
+            faults[run] = (
+                f"the {counted(count, 'step')} along {name!r} before step {position} do not fill"
+                f" chunks of {chunk}, so existing chunks cannot move"
+            )
+    return {
+        run: f"{fault}: ingest all files again, as copies of their values, or with gaps='leave'"
+        for run, fault in faults.items()
+    }
 
 
 def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misfit:
@@ -538,6 +556,17 @@ def _growing(schema: ArraySchema, placed: PlacedFiles) -> tuple[tuple[int, str],
 def _is_native(files: Sequence[FileFacts], numbers: Sequence[int], schema: ArraySchema) -> bool:
     """Return whether all files gave the values of an array, so that no reference is needed."""
     return all(schema.path in files[number].values for number in numbers)
+
+
+def _notes_of_moves(placed: PlacedFiles, existing: Existing | None) -> list[str]:
+    """Return how many existing steps moved along each dimension."""
+    assert existing is not None or not placed.inserted, "new steps come before existing ones"
+    return [
+        f"{counted(inserted.steps, 'step')} along {name!r} came before existing ones:"
+        f" {counted(existing.lengths[name] - inserted.runs[0][0], 'step')} moved"
+        for name, inserted in placed.inserted.items()
+        if existing is not None
+    ]
 
 
 _MOST_NOTES: Final = 20

@@ -92,12 +92,12 @@ from icefloe.pipeline.writing.provenance import (
     SortedSources,
     SourceRecord,
     find_missing,
+    insertions_of,
     look_at_known,
     options_to_json,
     read_record,
     recorded_files,
     sort_sources,
-    steps_ahead,
     without_occupied,
     write_record,
 )
@@ -283,7 +283,7 @@ class VirtualProducer(Record, kw_only=True):
         for number, combined in enumerate(waves):
             wave = replace(files, combined=combined)
             if number:  # on top of what the waves before left
-                wave = replace(wave, combined=replace(combined, ahead={}))
+                wave = replace(wave, combined=replace(combined, inserted={}))
                 session = job.session()
                 existing = read_existing(session.store, group, self.options)
                 record = read_record(session.store, group)
@@ -311,8 +311,8 @@ class VirtualProducer(Record, kw_only=True):
         write_native(store, group, combined)
         recorded = recorded_files(files.facts, combined, self.options)
         settings = options_to_json(self.options, self.parse)
-        ahead = steps_ahead(combined, self.options)
-        write_record(store, group, files.record, recorded, settings, files.grid(), ahead)
+        inserted = insertions_of(combined, self.options)
+        write_record(store, group, files.record, recorded, settings, files.grid(), inserted)
 
 
 def plan_references(
@@ -336,7 +336,7 @@ def plan_references(
     arrays = plan_arrays(state, group, files.facts, combined, kept_paths=kept)
     plan = WritePlan(job.id, tuple(arrays))
     # Chunks that move have to leave the places of all files.
-    known = {file.url for file in files.facts} if combined.ahead else files.known_urls()
+    known = {file.url for file in files.facts} if combined.inserted else files.known_urls()
     places = places_table(files.facts, combined, known)
     placed = scanned.matching(places, "number").map(_place, plan, int(time.time()), columns=PLACED)
     tasks = write_tasks(references, job.cores)
@@ -351,13 +351,13 @@ def plan_references(
         message=f"{counted(len(combined.files), 'file')} by reference",
         metadata={"icefloe.files": len(combined.files)},
         worker_context=workers,
-        finish=partial(_make_room, session, group, files) if combined.ahead else None,
+        finish=partial(_make_room, session, group, files) if combined.inserted else None,
         require_openable=lambda: notes,
     )
 
 
 def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
-    assert files.existing is not None, "there is something to come before"
+    assert files.existing is not None, "new steps come before existing ones"
     state = state_of(session)
     before = Repository(state.context).readonly_session(snapshot_id=session.snapshot_id)
     stored = state_of(before)

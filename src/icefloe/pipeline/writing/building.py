@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, Self
 
 import msgspec
@@ -27,6 +28,7 @@ from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.partition import append_order
 from icefloe.manifests.regions import LinkedRegion, NewReferences, PartPlan, StoredManifest
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, TargetArray
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.files.facts import FileFacts, SourceState, binary_column, int_column
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References, concat_references
@@ -196,22 +198,33 @@ def make_room(
     combined: Combined,
     existing: Existing,
 ) -> None:
-    """Move chunks behind the steps that come before the first one.
+    """Move chunks behind the steps that come before them.
 
     `stored` has the chunks as they were. Places of the files stay as they are.
     """
     targets = {array.path: array for array in combined.arrays}
     for array in existing.schema.arrays:
-        steps = [combined.ahead.get(name, 0) for name in array.dimensions]
-        if array.path in existing.values or not any(steps):
+        axes = [
+            (axis, combined.inserted[name], array.chunks[axis])
+            for axis, name in enumerate(array.dimensions)
+            if name in combined.inserted
+        ]
+        if array.path in existing.values or not axes:
             continue
         made = MadeArray.at(session, joined_path(group, array.path))
-        offset = [step // chunk for step, chunk in zip(steps, array.chunks, strict=True)]
         taken = None
         if stored is not session and array.path in targets:
             spans = _spans(facts, combined, targets[array.path], made.grid)
             taken = np.concatenate([cells_of(tuple(box)) for box in spans.tolist()])
-        run_blocking(move_stored(session, stored, made.path, offset, taken))
+        run_blocking(move_stored(session, stored, made.path, partial(_moved_cells, axes), taken))
+
+
+def _moved_cells(axes: Sequence[tuple[int, Insertions, int]], cells: Ints) -> Ints:
+    """Return where chunks go; by axis, the steps that are inserted and the length of chunks."""
+    moved = cells.copy()
+    for axis, inserted, chunk in axes:
+        moved[:, axis] = inserted.moved(cells[:, axis] * chunk) // chunk
+    return moved
 
 
 def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
@@ -340,7 +353,8 @@ def cut_into_waves(
     Files at the same place along the first dimension stay together, even if they have more.
     """
     name = options.concat[0]
-    reached = 0 if existing is None else existing.lengths[name] + combined.ahead.get(name, 0)
+    inserted = combined.inserted.get(name, Insertions())
+    reached = 0 if existing is None else existing.lengths[name] + inserted.steps
     waves = _rows_of_waves(facts, combined, name, most)
     for rows in waves:
         ends = [

@@ -144,7 +144,7 @@ def write_metadata(
 ) -> None:
     """Make the groups and arrays, or give those that are there their new lengths.
 
-    Values of small arrays move where steps come before the first one.
+    Values of small arrays move where steps come before them.
     """
     there = set() if existing is None else set(existing.schema.by_path)
     if existing is None:
@@ -186,13 +186,13 @@ def _lengthen_others(
 def _move_values(store: IcechunkStore, group: str, combined: Combined, existing: Existing) -> None:
     """Move the values of small arrays behind the steps that come before them."""
     for path, loaded in existing.values.items():
-        ahead = combined.ahead.get(existing.schema.by_path[path].dimensions[0], 0)
-        if not ahead:
+        inserted = combined.inserted.get(existing.schema.by_path[path].dimensions[0])
+        if inserted is None:
             continue
         target = zarr.open_array(store, path=joined_path(group, path), mode="r+")
         values = np.array(target[...])
-        values[:ahead] = target.fill_value
-        values[ahead : ahead + len(loaded.values)] = loaded.values
+        values[...] = target.fill_value
+        values[inserted.moved(np.arange(len(loaded.values)))] = loaded.values
         target[...] = values
 
 
