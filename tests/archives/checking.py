@@ -59,12 +59,14 @@ def check_case(case: Case, data: Path, folder: Path, engine: EngineName, *, nati
 
 
 def check_in_parts(case: Case, data: Path, folder: Path) -> None:
-    """Ingest some files and append the others, behind them and before them."""
+    """Ingest some files and append the others, behind them, before them and between them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
     options = case.options
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
-    parts += [(urls[1:], urls[:1])] if is_placed else []  # in order, the second part is behind
+    if is_placed:  # in order, the second part is behind
+        late = [urls[0], urls[len(urls) // 2]] if len(urls) > 2 else urls[:1]
+        parts.append(([url for url in urls if url not in late], late))
     for number, (first, second) in enumerate(parts if len(urls) > 1 else ()):
         storage = icefloe.local_filesystem_storage(str(folder / f"part{number}"))
         repository = repository_for(data, storage=storage)

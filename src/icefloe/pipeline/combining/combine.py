@@ -471,6 +471,12 @@ def _unaligned(
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
                 misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+            for number in numbers:
+                whole = files[number].chunks.get(path, chunk)
+                if axis == _growing(schema, placed)[0][0] and whole % chunk:
+                    text = f"{path}: {whole} steps along {name!r} cannot be cut into chunks of"
+                    misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{text} {chunk}", path)
+                    misfits.setdefault(number, misfit)
     return misfits
 
 

@@ -28,15 +28,15 @@ class Insertions(Record):
 
     def moved(self, positions: Ints) -> Ints:
         """Return where existing steps go."""
-        befores, totals = self._columns()
-        moved: Ints = positions + totals[np.searchsorted(befores, positions, side="right")]
+        edges, totals = self._columns()
+        moved: Ints = positions + totals[np.searchsorted(edges, positions, side="right")]
         return moved
 
     def run_of(self, positions: Ints) -> Ints:
         """Return the number of the run in which new positions lie; -1 for existing steps."""
-        befores, totals = self._columns()
-        runs = np.searchsorted(befores + totals[:-1], positions, side="right") - 1
-        ends = np.append(befores + totals[1:], 0)  # the last one is that of number -1
+        edges, totals = self._columns()
+        runs = np.searchsorted(edges + totals[:-1], positions, side="right") - 1
+        ends = np.append(edges + totals[1:], 0)  # the last one is that of number -1
         return np.where(positions < ends[runs], runs, -1)
 
     def _columns(self) -> tuple[Ints, Ints]:

@@ -30,7 +30,7 @@ from icefloe.pipeline.checking.values import (
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, combine
 from icefloe.pipeline.combining.consensus import Grid
 from icefloe.pipeline.combining.remedies import misfits_error
-from icefloe.pipeline.combining.report import CheckedValues, Report
+from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
 from icefloe.pipeline.copying.origins import SourceReader
 from icefloe.pipeline.files.containers import not_covered
@@ -233,9 +233,11 @@ class VirtualProducer(Record, kw_only=True):
         if existing is not None and record is not None:
             existing = replace(existing, grid=self._grid(session, group, record, facts))
         combined = combine(facts, self.options, existing)
-        combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise misfits_error(combined.report, facts, self.options, existing)
+        combined = without_occupied(facts, combined, self.options, existing, record)
+        if combined.report.misfits and self.options.on_misfit == "fail":
+            raise MisfitsError(combined.report)
         if existing is None:
             _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)

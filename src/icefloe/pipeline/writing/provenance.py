@@ -387,9 +387,9 @@ def without_occupied(
     """
     if record is None or existing is None or not combined.arrays:
         return combined
-    refused = _between_steps(facts, combined, options, record)
-    record = _with_room(record, insertions_of(combined, options))
-    refused |= _refused(facts, combined, options, record)
+    moved_record = _with_room(record, insertions_of(combined, options))
+    refused = _refused(facts, combined, options, moved_record)
+    refused |= _between_steps(facts, combined, options, record)
     if not refused:
         return combined
     if options.on_misfit == "fail":
