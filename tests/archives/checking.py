@@ -65,7 +65,8 @@ def check_in_parts(case: Case, data: Path, folder: Path) -> None:
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
     if is_placed:  # in order, the second part is behind
-        late = [urls[0], urls[len(urls) // 2]] if len(urls) > 2 else urls[:1]
+        has_middle = len(urls) > 2 and case.name not in _CUT_ALIKE
+        late = [urls[0], urls[len(urls) // 2]] if has_middle else urls[:1]
         parts.append(([url for url in urls if url not in late], late))
     for number, (first, second) in enumerate(parts if len(urls) > 1 else ()):
         storage = icefloe.local_filesystem_storage(str(folder / f"part{number}"))
@@ -86,6 +87,10 @@ def check_in_parts(case: Case, data: Path, folder: Path) -> None:
 
 _NEED_THE_FIRST = frozenset({"netcdf-4-a-file-without-any-time"})
 """Cases whose other files alone are not such an archive."""
+
+
+_CUT_ALIKE = frozenset({"netcdf-4-days-by-month-not-compressed"})
+"""Cases whose files are cut into chunks that fit all files of the first part."""
 
 
 def ingested(
