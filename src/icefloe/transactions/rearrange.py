@@ -193,7 +193,6 @@ async def move_stored(
     """
     session.require_writable()
     node = require_array(session, path)
-    _require_regular(node)
     table = await _table_of(stored, require_array(stored, path))
     targets = moved(table.coordinates.astype(np.int64))
     rows = np.flatnonzero((targets != table.coordinates).any(axis=1))

@@ -21,6 +21,16 @@ from icefloe.pipeline.combining.dimensions import require_dimensions
 from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
+from icefloe.pipeline.combining.uneven import (
+    Cells,
+    OwnChunks,
+    as_uneven,
+    cells_of_grid,
+    fits,
+    grid_of,
+    join_cuts,
+    split_runs,
+)
 from icefloe.pipeline.files.decoding import (
     DECODED_ATTRIBUTES,
     is_number,
@@ -61,9 +71,14 @@ class TargetArray(Record):
     """The files it comes from; coordinates can be in files of several families."""
 
     @property
+    def cells(self) -> tuple[Cells, ...]:
+        """Return the chunks along each axis."""
+        return cells_of_grid(self.metadata["chunk_grid"])
+
+    @property
     def chunks(self) -> tuple[int, ...]:
-        """Return the lengths of chunks."""
-        return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+        """Return the lengths of chunks; `ANY_CHUNK` where they differ."""
+        return tuple(cells.chunk for cells in self.cells)
 
 
 class PlacedFile(Record, omit_defaults=True):
@@ -79,15 +94,15 @@ class PlacedFile(Record, omit_defaults=True):
 
     def references_in(self, array: TargetArray, references: References) -> References:
         """Cut and move the references of the file to where they belong in an array."""
-        whole = self.facts.chunks.get(array.path)
+        whole, cells = self.facts.chunks.get(array.path), array.cells
         if whole is not None and array.growing:
             axis, name = array.growing[0]  # only the first growing axis can be cut
-            chunk = array.chunks[axis]
-            extent = -(-self.facts.lengths[name] // chunk)
-            references = references.divided(axis, whole // chunk, extent=extent)
+            if (chunk := cells[axis].chunk) != ANY_CHUNK:
+                extent = -(-self.facts.lengths[name] // chunk)
+                references = references.divided(axis, whole // chunk, extent=extent)
         shift = [0] * len(array.metadata["shape"])
         for axis, name in array.growing:
-            shift[axis] = self.starts[name] // array.chunks[axis]
+            shift[axis] = int(cells[axis].of(np.array([self.starts[name]]))[0])
         return references.shifted(tuple(shift))
 
 
@@ -191,6 +206,8 @@ class Existing(Record):
     values: Mapping[str, LoadedValues]
     """Of the small arrays along the dimensions that files are joined along."""
     grid: Grid = Grid()
+    cuts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By array whose chunks have different lengths, where they begin and end."""
 
 
 class Combined(Record):
@@ -212,6 +229,8 @@ class Combined(Record):
     """By path, runs of values and where they begin along the first axis."""
     inserted: Mapping[str, Insertions] = field(default_factory=dict)
     """By dimension, the steps that come before existing ones, which move."""
+    cuts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By array whose chunks have different lengths, where they begin and end."""
     by_values: bool = True
     """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -267,7 +286,10 @@ def combine(
     """
     require_dimensions(files, options)
     stored = files
-    files = files if copies is None else as_copied(files, copies)
+    if copies is not None:
+        files = as_copied(files, copies)
+    elif options.rectilinear:
+        files = as_uneven(files)
     problems = _problems(files, copies)
     families = find_families(
         files,
@@ -291,8 +313,11 @@ def combine(
         left = [number for number in left if number not in refused]
         placed = placed.only(left)
         used = families.only(left)
+        cuts: dict[str, NDArray[np.int64]] = {}
         if copies is None:
-            refused |= _unaligned(files, used, placed, existing)
+            cuts, uneven_misfits = _uneven_cuts(stored, files, used, placed, existing, options)
+            refused |= uneven_misfits
+            refused |= _unaligned(stored, files, used, placed, existing, cuts)
         refused |= _unfillable(files, used, placed, copies)
         misfits += refused.values()
         if not refused or options.on_misfit == "fail":
@@ -320,7 +345,15 @@ def combine(
         native[path] = promoted_runs(path, values, files, placed, options)
     arrays = [
         _target(
-            stored, files, used, placed, path, common.attributes.get(path, {}), native, existing
+            stored,
+            files,
+            used,
+            placed,
+            path,
+            common.attributes.get(path, {}),
+            native,
+            existing,
+            cuts.get(path),
         )
         if copies is None or path in native
         else _copied_target(
@@ -344,6 +377,7 @@ def combine(
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
         inserted=placed.inserted,
+        cuts={path: tuple(of_array.tolist()) for path, of_array in cuts.items()},
         by_values=options.by == "coordinates",
         lacking=_lacking(files, used, placed),
     )
@@ -448,20 +482,102 @@ def existing_axes(
     return axes
 
 
-def _unaligned(
+def _uneven_cuts(
+    stored: Sequence[FileFacts],
     files: Sequence[FileFacts],
     families: Families,
     placed: PlacedFiles,
     existing: Existing | None,
+    options: CombineOptions,
+) -> tuple[dict[str, NDArray[np.int64]], dict[int, Misfit]]:
+    """Return where the chunks of arrays begin and end whose lengths differ, and what is unfit."""
+    cuts: dict[str, NDArray[np.int64]] = {}
+    misfits: dict[int, Misfit] = {}
+    there = {} if existing is None else existing.cuts
+    for path in families.paths if options.rectilinear else ():
+        _, schema, numbers = _holders(files, families, placed, path)
+        growing = _growing(schema, placed)
+        if not numbers or not growing or _is_native(files, numbers, schema):
+            continue
+        axis, name = growing[0]
+        if path not in there and _stored_schema(stored[numbers[0]], path).chunks[axis] == ANY_CHUNK:
+            continue  # plain bytes, which can be cut as needed
+        lengths = {files[number].chunks[path] for number in numbers}
+        before = there.get(path, ())
+        if path not in there and existing is not None and path in existing.schema.by_path:
+            chunk = existing.schema.by_path[path].chunks[axis]
+            lengths.add(chunk)
+            before = tuple(range(0, existing.lengths[name] + chunk, chunk))
+        if path not in there and len(lengths) == 1:
+            continue
+        own = {
+            number: OwnChunks(
+                int(placed.starts[name][placed.row(number)]),
+                files[number].lengths[name],
+                files[number].chunks[path],
+            )
+            for number in numbers
+        }
+        cuts[path] = _joined_cuts(before, list(own.values()), name, files, placed)
+        for number, file in own.items():
+            if (text := _uneven_misfit(cuts[path], file, name)) is not None:
+                misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{path}: {text}", path)
+                misfits.setdefault(number, misfit)
+    for path in there.keys() - cuts.keys():  # to which no file adds
+        assert existing is not None, "the array exists"
+        name = _first_of(existing.schema.by_path[path], placed)
+        assert name is not None, "cuts are those of a growing dimension"
+        cuts[path] = _joined_cuts(there[path], (), name, files, placed)
+    return cuts, misfits
+
+
+def _joined_cuts(
+    there: Sequence[int],
+    own: Sequence[OwnChunks],
+    name: str,
+    files: Sequence[FileFacts],
+    placed: PlacedFiles,
+) -> NDArray[np.int64]:
+    starts = placed.starts[name]
+    lengths = np.array([files[number].lengths[name] for number in placed.files], np.int64)
+    edges = np.concatenate([starts, starts + lengths])
+    inserted = placed.inserted.get(name, Insertions())
+    return join_cuts(placed.lengths[name], there, inserted, edges, own)
+
+
+def _uneven_misfit(cuts: NDArray[np.int64], file: OwnChunks, name: str) -> str | None:
+    """Return why the chunks of a file cannot be chunks of the array."""
+    if file.length % file.chunk:
+        last = file.length % file.chunk
+        return (
+            f"the last of its chunks of {file.chunk} steps along {name!r} has only {last} of them;"
+            " it is stored with padding, so no reference can point to a shorter chunk"
+        )
+    if not fits(cuts, file):
+        return (
+            f"its chunks of {file.chunk} steps along {name!r} are not those of other files, or of"
+            " the dataset, at the same steps"
+        )
+    return None
+
+
+def _unaligned(
+    stored: Sequence[FileFacts],
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    existing: Existing | None,
+    cuts: Mapping[str, NDArray[np.int64]],
 ) -> dict[int, Misfit]:
-    """Find files that would not begin and end with a chunk."""
-    misfits = {} if existing is None else _immovable(files, placed, existing)
+    """Find files that would not begin and end with a chunk; `cuts` are those of uneven arrays."""
+    misfits = {} if existing is None else _immovable(files, placed, existing, cuts)
     for path in families.paths:
         _, schema, numbers = _holders(files, families, placed, path)
         if not numbers or _is_native(files, numbers, schema):
             continue
-        for axis, name in _growing(schema, placed):
-            chunk = _chunk(files, numbers, schema, axis, name, placed, existing)
+        growing = _growing(schema, placed)
+        for axis, name in growing[1:] if path in cuts else growing:
+            chunk = _chunk(stored, files, numbers, schema, axis, placed, existing)
             rows = [placed.row(number) for number in numbers]
             starts = placed.starts[name][rows]
             lengths = np.array([files[number].lengths[name] for number in numbers], np.int64)
@@ -471,9 +587,9 @@ def _unaligned(
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
                 misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
-            for number in numbers:
+            for number in numbers if axis == growing[0][0] else ():
                 whole = files[number].chunks.get(path, chunk)
-                if axis == _growing(schema, placed)[0][0] and whole % chunk:
+                if whole % chunk:
                     text = f"{path}: {whole} steps along {name!r} cannot be cut into chunks of"
                     misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{text} {chunk}", path)
                     misfits.setdefault(number, misfit)
@@ -481,7 +597,10 @@ def _unaligned(
 
 
 def _immovable(
-    files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
+    files: Sequence[FileFacts],
+    placed: PlacedFiles,
+    existing: Existing,
+    cuts: Mapping[str, NDArray[np.int64]],
 ) -> dict[int, Misfit]:
     """Find files before existing steps that would move a part of a chunk, or by a part of one."""
     misfits: dict[int, Misfit] = {}
@@ -490,17 +609,33 @@ def _immovable(
             continue
         for axis, name in enumerate(array.dimensions):
             inserted, chunk = placed.inserted.get(name, Insertions()), array.chunks[axis]
-            faults = {} if chunk == ANY_CHUNK else _split_chunks(inserted, name, chunk)
+            if array.path in cuts and name == _first_of(array, placed):
+                before = existing.cuts.get(array.path) or range(
+                    0, existing.lengths[name] + chunk, chunk
+                )
+                faults = split_runs(before, inserted, name)
+            elif chunk == ANY_CHUNK:
+                continue
+            else:
+                faults = _split_chunks(inserted, name, chunk)
             if not faults:
                 continue
             for number, run in zip(
                 placed.files, inserted.run_of(placed.starts[name]).tolist(), strict=True
             ):
                 if run in faults:
-                    text = f"{array.path}: {faults[run]}"
+                    text = (
+                        f"{array.path}: {faults[run]}: ingest all files again, as copies of their"
+                        " values, or with gaps='leave'"
+                    )
                     misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
                     misfits.setdefault(number, misfit)
     return misfits
+
+
+def _first_of(array: ArraySchema, placed: PlacedFiles) -> str | None:
+    """Name the first dimension of an array that files are joined along."""
+    return next((name for name in array.dimensions if name in placed.lengths), None)
 
 
 def _split_chunks(inserted: Insertions, name: str, chunk: int) -> dict[int, str]:
@@ -517,10 +652,7 @@ def _split_chunks(inserted: Insertions, name: str, chunk: int) -> dict[int, str]
                 f"the {counted(count, 'step')} along {name!r} before step {position} do not fill"
                 f" chunks of {chunk}, so existing chunks cannot move"
             )
-    return {
-        run: f"{fault}: ingest all files again, as copies of their values, or with gaps='leave'"
-        for run, fault in faults.items()
-    }
+    return faults
 
 
 def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misfit:
@@ -534,11 +666,11 @@ def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misf
 
 
 def _chunk(
+    stored: Sequence[FileFacts],
     files: Sequence[FileFacts],
     numbers: Sequence[int],
     schema: ArraySchema,
     axis: int,
-    name: str,
     placed: PlacedFiles,
     existing: Existing | None,
 ) -> int:
@@ -546,10 +678,12 @@ def _chunk(
     there = None if existing is None else existing.schema.by_path.get(schema.path)
     if there is not None and there.chunks[axis] != ANY_CHUNK:
         return there.chunks[axis]
-    if schema.chunks[axis] != ANY_CHUNK:
-        return schema.chunks[axis]
+    own = _stored_schema(stored[numbers[0]], schema.path).chunks[axis]
+    if own != ANY_CHUNK:
+        return own
     rows = [placed.row(number) for number in numbers]
     wholes = [files[number].chunks[schema.path] for number in numbers]
+    name = schema.dimensions[axis]
     return max(1, math.gcd(*wholes, *placed.starts[name][rows].tolist()))
 
 
@@ -637,6 +771,7 @@ def _target(
     attributes: Mapping[str, Any],
     native: Mapping[str, list[tuple[int, NDArray[Any]]]],
     existing: Existing | None,
+    cuts: NDArray[np.int64] | None,
 ) -> TargetArray:
     having, schema, numbers = _holders(files, families, placed, path)
     growing = _growing(schema, placed)
@@ -661,13 +796,18 @@ def _target(
             is_native=True,
             families=having,
         )
+    uneven_axis = growing[0][0] if cuts is not None else None
     chunks = tuple(
-        _chunk(files, numbers, schema, axis, axes[axis], placed, existing)
+        ANY_CHUNK
+        if axis == uneven_axis
+        else _chunk(stored, files, numbers, schema, axis, placed, existing)
         if axis in axes
         else length
         for axis, length in enumerate(schema.chunks)
     )
     metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
+    if cuts is not None and uneven_axis is not None:
+        metadata["chunk_grid"] = grid_of(shape, chunks, uneven_axis, cuts.tolist())
     return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 
