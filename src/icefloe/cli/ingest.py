@@ -153,6 +153,15 @@ FillMissingOption = Annotated[
     ),
 ]
 
+RectilinearOption = Annotated[
+    bool,
+    typer.Option(
+        "--rectilinear",
+        help="Let chunks along the joined dimension have another length in each file, such as"
+        " months. Zarr opens such arrays only with a setting.",
+    ),
+]
+
 
 def ingest_virtual(
     context: typer.Context,
@@ -174,6 +183,7 @@ def ingest_virtual(
     source_group: SourceGroupOption = None,
     overviews: OverviewsOption = False,
     fill_missing: FillMissingOption = False,
+    rectilinear: RectilinearOption = False,
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -219,6 +229,7 @@ def ingest_virtual(
         source_group=source_group,
         overviews=overviews,
         fill_missing=fill_missing,
+        rectilinear=rectilinear,
         skip_misfits=skip_misfits,
         check_values=check_values,
     )
@@ -331,6 +342,7 @@ def file_options(
     skip_misfits: bool,
     check_values: str,
     follow_links: bool = False,
+    rectilinear: bool = False,
 ) -> tuple[CombineOptions, ParseOptions]:
     """Return how files are parsed and put together."""
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
@@ -349,6 +361,7 @@ def file_options(
         },
         take_first=tuple(take_first or ()),
         fill_missing=fill_missing,
+        rectilinear=rectilinear,
     )
     parse = ParseOptions(
         options.concat,

@@ -52,6 +52,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
 from icefloe.reports import counted
+from icefloe.zarr_store.openings import RECTILINEAR
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
@@ -331,6 +332,7 @@ def combine(
         *grids.notes,
         *common.notes,
         *_notes_of_moves(placed, existing),
+        *_notes_of_chunks(cuts),
         *_notes_of_parsers([files[number] for number in left]),
     )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
@@ -706,6 +708,16 @@ def _notes_of_moves(placed: PlacedFiles, existing: Existing | None) -> list[str]
         f" {counted(existing.lengths[name] - inserted.runs[0][0], 'step')} moved"
         for name, inserted in placed.inserted.items()
         if existing is not None
+    ]
+
+
+def _notes_of_chunks(cuts: Mapping[str, object]) -> list[str]:
+    """Name the setting that other programs need to open arrays."""
+    if not cuts:
+        return []
+    return [
+        f"the chunks of {', '.join(sorted(cuts))} have different lengths: Zarr without Icefloe"
+        f" opens them after zarr.config.set({{'{RECTILINEAR}': True}})"
     ]
 
 

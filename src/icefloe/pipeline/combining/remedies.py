@@ -1,5 +1,6 @@
 """Advice for files that do not fit, which is true: they are combined again as it says."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from icefloe.errors import IcefloeError
@@ -38,15 +39,25 @@ def _found(
 ) -> str:
     best, fewest = "", len(report.by_file())
     for remedy in _remedies(options, existing, copies):
-        try:
-            outcome = combine(facts, remedy.options, existing, remedy.copies)
-        except IcefloeError:
-            continue
-        left = len(outcome.report.by_file())
+        left = _left(remedy, facts, existing)
         if left < fewest:
             rest = "" if not left else f" but {counted(left, 'file')}"
             best, fewest = f"All files{rest} fit {remedy.words}", left
+    if best and existing is None and copies is None and options.gaps != "leave":
+        uneven = replace(options, on_misfit="fail", rectilinear=True)
+        words = "by reference to chunks of different lengths (rectilinear=True)"
+        if _left(_Remedy(words, uneven, None), facts, existing) <= fewest:
+            best += f", or {words}"
     return best
+
+
+def _left(remedy: _Remedy, facts: Sequence[FileFacts], existing: Existing | None) -> float:
+    """Return how many files a remedy leaves that do not fit."""
+    try:
+        outcome = combine(facts, remedy.options, existing, remedy.copies)
+    except IcefloeError:
+        return math.inf
+    return len(outcome.report.by_file())
 
 
 def _remedies(
