@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import xarray
+import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import icefloe
@@ -116,7 +117,7 @@ def ingested(
 
 def found_values(session: icefloe.Session) -> dict[str, xarray.Variable]:
     """Read all arrays of a repository, as users do."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), zarr.config.set({"array.rectilinear_chunks": True}):
         warnings.simplefilter("ignore")  # of codecs and dtypes that Zarr has not specified
         store: Any = session.store
         groups = xarray.open_groups(store, engine="zarr", consolidated=False)

@@ -510,8 +510,8 @@ def _uneven_cuts(
             chunk = existing.schema.by_path[path].chunks[axis]
             lengths.add(chunk)
             before = tuple(range(0, existing.lengths[name] + chunk, chunk))
-        if path not in there and len(lengths) == 1:
-            continue
+        if path not in there and lengths == {1}:
+            continue  # they fit whatever comes later
         own = {
             number: OwnChunks(
                 int(placed.starts[name][placed.row(number)]),

@@ -236,7 +236,8 @@ class CombineOptions(Record):
     """Whether variables that some files lack are missing there, instead of a misfit."""
     rectilinear: bool = False
     """Whether chunks along the first dimension of an array that files are joined along may have
-    other lengths in each file, such as months. Zarr opens such arrays only with a setting."""
+    other lengths in each file, such as months. All arrays whose chunks hold several steps then
+    get such a grid, which Zarr opens only with a setting."""
 
     def __post_init__(self) -> None:
         if self.rectilinear and self.gaps == "leave":

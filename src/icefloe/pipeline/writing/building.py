@@ -223,7 +223,8 @@ def make_room(
         taken = None
         if stored is not session and array.path in targets:
             spans = _spans(facts, combined, targets[array.path], made.grid)
-            taken = np.concatenate([cells_of(tuple(box)) for box in spans.tolist()])
+            boxes = [cells_of(tuple(box)) for box in spans.tolist()]
+            taken = np.concatenate(boxes) if boxes else None  # its files may come in later waves
         run_blocking(move_stored(session, stored, made.path, partial(_moved_cells, axes), taken))
 
 
