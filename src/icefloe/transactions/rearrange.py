@@ -198,7 +198,7 @@ async def move_stored(
     rows = np.flatnonzero((targets != table.coordinates).any(axis=1))
     left = table.coordinates[rows]
     landed = _relabelled(table, rows, targets[rows])
-    kept = table.coordinates[:0] if taken is None else taken.astype(np.uint32)
+    kept = table.coordinates[:0] if taken is None else taken
     landed = landed.take(np.flatnonzero(~are_among(landed.coordinates, kept)))
     left = left[~are_among(left, landed.coordinates) & ~are_among(left, kept)]
     _put(session, node, landed, left)

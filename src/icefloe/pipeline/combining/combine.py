@@ -527,9 +527,9 @@ def _uneven_cuts(
                 misfits.setdefault(number, misfit)
     for path in there.keys() - cuts.keys():  # to which no file adds
         assert existing is not None, "the array exists"
-        name = _first_of(existing.schema.by_path[path], placed)
-        assert name is not None, "cuts are those of a growing dimension"
-        cuts[path] = _joined_cuts(there[path], (), name, files, placed)
+        dimension = _first_of(existing.schema.by_path[path], placed)
+        assert dimension is not None, "cuts are those of a growing dimension"
+        cuts[path] = _joined_cuts(there[path], (), dimension, files, placed)
     return cuts, misfits
 
 

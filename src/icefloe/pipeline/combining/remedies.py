@@ -1,6 +1,5 @@
 """Advice for files that do not fit, which is true: they are combined again as it says."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from icefloe.errors import IcefloeError
@@ -51,12 +50,12 @@ def _found(
     return best
 
 
-def _left(remedy: _Remedy, facts: Sequence[FileFacts], existing: Existing | None) -> float:
+def _left(remedy: _Remedy, facts: Sequence[FileFacts], existing: Existing | None) -> int:
     """Return how many files a remedy leaves that do not fit."""
     try:
         outcome = combine(facts, remedy.options, existing, remedy.copies)
     except IcefloeError:
-        return math.inf
+        return len(facts) + 1
     return len(outcome.report.by_file())
 
 

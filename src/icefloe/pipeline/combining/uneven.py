@@ -158,20 +158,29 @@ def join_cuts(
     """Return the cuts of an array: of existing chunks, and of files between and behind them.
 
     `there` are existing cuts, before steps were inserted; `edges` are where any files begin and
-    end. Existing chunks stay whole.
+    end, for steps that the array has no chunks for. Existing chunks stay whole.
 
     >>> own = [OwnChunks(31, 28, 28)]
     >>> join_cuts(90, (0, 31, 62), Insertions(((31, 28),)), np.array([31, 59]), own).tolist()
     [0, 31, 59, 90]
     """
     starts, ends = moved_cells(there, inserted)
-    candidates = np.unique(np.concatenate([[0, length], edges, *(file.cuts for file in own)]))
-    kept = candidates
-    if len(starts):
-        row = np.searchsorted(starts, candidates, side="right") - 1
-        kept = candidates[(row < 0) | (candidates <= starts[row]) | (candidates >= ends[row])]
-    cuts: Ints = np.unique(np.concatenate([kept, starts, ends])).astype(np.int64)
+    files = {file.start: file.start + file.length for file in own}
+    taken = np.array(sorted(files.items()), np.int64).reshape(-1, 2)
+    edges = _outside(_outside(edges, starts, ends), taken[:, 0], taken[:, 1])
+    own_cuts = np.concatenate([[0, length], *(file.cuts for file in own)]).astype(np.int64)
+    kept = _outside(own_cuts, starts, ends)
+    cuts: Ints = np.unique(np.concatenate([edges, kept, starts, ends])).astype(np.int64)
     return cuts
+
+
+def _outside(positions: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return positions that are not within runs of steps, which lie one behind the other."""
+    if not len(starts):
+        return positions
+    row = np.searchsorted(starts, positions, side="right") - 1
+    outside: Ints = positions[(positions <= starts[row]) | (positions >= ends[row])]
+    return outside
 
 
 def moved_cells(there: Sequence[int], inserted: Insertions) -> tuple[Ints, Ints]:

@@ -224,7 +224,8 @@ def make_room(
         if stored is not session and array.path in targets:
             spans = _spans(facts, combined, targets[array.path], made.grid)
             boxes = [cells_of(tuple(box)) for box in spans.tolist()]
-            taken = np.concatenate(boxes) if boxes else None  # its files may come in later waves
+            if boxes:  # its files may come in later waves
+                taken = np.concatenate(boxes).astype(np.uint32)
         run_blocking(move_stored(session, stored, made.path, partial(_moved_cells, axes), taken))
 
 
