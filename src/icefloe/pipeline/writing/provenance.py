@@ -409,7 +409,8 @@ def _between_steps(
 ) -> dict[int, Misfit]:
     """Find files between the steps of a file, of which the record knows only where it begins."""
     refused: dict[int, Misfit] = {}
-    urls = np.array([file.state.url for file in record.files], object)
+    if not combined.inserted:
+        return refused
     boxes = [_recorded_box(file) for file in record.files]
     for axis, (name, inserted) in enumerate(
         zip(options.concat, insertions_of(combined, options), strict=True)
@@ -423,7 +424,7 @@ def _between_steps(
         owners: dict[int, str] = {}
         for row in np.flatnonzero(first < end).tolist():
             for run in range(first[row], end[row]):
-                owners.setdefault(run, urls[rows[row]])
+                owners.setdefault(run, record.files[rows[row]].state.url)
         for number, run in zip(
             combined.files, inserted.run_of(combined.starts[name]).tolist(), strict=True
         ):
