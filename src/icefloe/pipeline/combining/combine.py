@@ -502,16 +502,15 @@ def _uneven_cuts(
         if not numbers or not growing or _is_native(files, numbers, schema):
             continue
         axis, name = growing[0]
-        if path not in there and _stored_schema(stored[numbers[0]], path).chunks[axis] == ANY_CHUNK:
+        kinds = {_stored_schema(stored[number], path).chunks[axis] for number in numbers}
+        if path not in there and kinds == {ANY_CHUNK}:
             continue  # plain bytes, which can be cut as needed
-        lengths = {files[number].chunks[path] for number in numbers}
-        before = there.get(path, ())
-        if path not in there and existing is not None and path in existing.schema.by_path:
-            chunk = existing.schema.by_path[path].chunks[axis]
-            lengths.add(chunk)
-            before = tuple(range(0, existing.lengths[name] + chunk, chunk))
-        if path not in there and lengths == {1}:
-            continue  # they fit whatever comes later
+        before = _existing_cuts(existing, path, axis, name)
+        usual = {files[number].chunks[path] for number in numbers}
+        if isinstance(before, range):
+            usual.add(before.step)
+        if path not in there and usual == {1}:
+            continue  # chunks of one step fit whatever comes later
         own = {
             number: OwnChunks(
                 int(placed.starts[name][placed.row(number)]),
@@ -522,7 +521,7 @@ def _uneven_cuts(
         }
         cuts[path] = _joined_cuts(before, list(own.values()), name, files, placed)
         for number, file in own.items():
-            if (text := _uneven_misfit(cuts[path], file, name)) is not None:
+            if (text := _uneven_misfit(cuts[path], before, file, name)) is not None:
                 misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{path}: {text}", path)
                 misfits.setdefault(number, misfit)
     for path in there.keys() - cuts.keys():  # to which no file adds
@@ -531,6 +530,16 @@ def _uneven_cuts(
         assert dimension is not None, "cuts are those of a growing dimension"
         cuts[path] = _joined_cuts(there[path], (), dimension, files, placed)
     return cuts, misfits
+
+
+def _existing_cuts(existing: Existing | None, path: str, axis: int, name: str) -> Sequence[int]:
+    """Return where the chunks of an array begin and end that exists; nothing for a new one."""
+    if existing is None or path not in existing.schema.by_path:
+        return ()
+    if path in existing.cuts:
+        return existing.cuts[path]
+    length, chunk = existing.lengths[name], existing.schema.by_path[path].chunks[axis]
+    return range(0, length + chunk, chunk)
 
 
 def _joined_cuts(
@@ -547,13 +556,20 @@ def _joined_cuts(
     return join_cuts(placed.lengths[name], there, inserted, edges, own)
 
 
-def _uneven_misfit(cuts: NDArray[np.int64], file: OwnChunks, name: str) -> str | None:
+def _uneven_misfit(
+    cuts: NDArray[np.int64], before: Sequence[int], file: OwnChunks, name: str
+) -> str | None:
     """Return why the chunks of a file cannot be chunks of the array."""
     if file.length % file.chunk:
         last = file.length % file.chunk
         return (
             f"the last of its chunks of {file.chunk} steps along {name!r} has only {last} of them;"
             " it is stored with padding, so no reference can point to a shorter chunk"
+        )
+    if isinstance(before, range) and before[-1] != before.stop - before.step:
+        return (
+            f"existing chunks of {before.step} steps along {name!r} do not end where existing steps"
+            " do, so chunks of another length cannot follow"
         )
     if not fits(cuts, file):
         return (
@@ -612,9 +628,7 @@ def _immovable(
         for axis, name in enumerate(array.dimensions):
             inserted, chunk = placed.inserted.get(name, Insertions()), array.chunks[axis]
             if array.path in cuts and name == _first_of(array, placed):
-                before = existing.cuts.get(array.path) or range(
-                    0, existing.lengths[name] + chunk, chunk
-                )
+                before = _existing_cuts(existing, array.path, axis, name)
                 faults = split_runs(before, inserted, name)
             elif chunk == ANY_CHUNK:
                 continue
@@ -626,9 +640,10 @@ def _immovable(
                 placed.files, inserted.run_of(placed.starts[name]).tolist(), strict=True
             ):
                 if run in faults:
+                    room = "" if array.path in cuts else ", or with gaps='leave'"
                     text = (
                         f"{array.path}: {faults[run]}: ingest all files again, as copies of their"
-                        " values, or with gaps='leave'"
+                        f" values{room}"
                     )
                     misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
                     misfits.setdefault(number, misfit)
