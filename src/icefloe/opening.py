@@ -16,6 +16,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.storage import Storage, storage_from_url
 from icefloe.virtual_chunks.consent import Authorize, authorised_by
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.openings import with_rectilinear
 from icefloe.zarr_store.selections import with_selections
 
 type Source = str | os.PathLike[str] | Storage | Repository | Session | IcechunkStore
@@ -49,7 +50,7 @@ class SelectionGroup(zarr.Group):
 
     @override
     def _sync(self, coroutine: Any) -> Any:
-        with with_selections():  # arrays keep the pipeline that they are opened with
+        with with_selections(), with_rectilinear():  # arrays keep the pipeline they are opened with
             return super()._sync(coroutine)
 
 
@@ -104,7 +105,7 @@ def open(  # noqa: A001 - users write `icefloe.open`, as they write `zarr.open`
     """
     store = ChosenVersion(branch, tag, snapshot_id, as_of).store(source, config, authorize or None)
     try:
-        with with_selections():
+        with with_selections(), with_rectilinear():
             node = zarr.open(store, path=path.strip("/"), mode="r")
     except (FileNotFoundError, KeyError) as error:
         raise NotFoundError(

@@ -24,6 +24,7 @@ from icefloe.opening import ChosenVersion, Source
 from icefloe.storage import Storage
 from icefloe.virtual_chunks.consent import Authorize
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.openings import with_rectilinear
 from icefloe.zarr_store.selections import requesting_coordinates, with_selections
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class IcefloeBackend(BackendEntrypoint):
         version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
-        with with_selections(), requesting_coordinates(store, group or ""):
+        with with_selections(), with_rectilinear(), requesting_coordinates(store, group or ""):
             dataset = _Zarr().open_dataset(
                 cast("Any", store),
                 group=group,
@@ -257,7 +258,8 @@ class IcefloeBackend(BackendEntrypoint):
         version = ChosenVersion(branch, tag, snapshot_id, as_of)
         access = _chosen_access(authorize, authorize_virtual_chunk_access)
         store = version.store(filename_or_obj, config, access)
-        with with_selections(), requesting_coordinates(store, group or "", is_deep=True):
+        requesting = requesting_coordinates(store, group or "", is_deep=True)
+        with with_selections(), with_rectilinear(), requesting:
             return _Zarr().open_groups_as_dict(
                 cast("Any", store),
                 group=group,
@@ -287,7 +289,8 @@ def _chosen_access(
 
 def _name_groups(store: IcechunkStore, group: str) -> None:
     """Warn that a group without variables has groups below it that have some."""
-    members = zarr.open_group(store, path=group, mode="r").members(max_depth=None)
+    with with_rectilinear():
+        members = zarr.open_group(store, path=group, mode="r").members(max_depth=None)
     paths = [path for path, member in members if isinstance(member, zarr.Array)]
     below = sorted({path.rpartition("/")[0] for path in paths if not path.startswith(_RECORDS)})
     if not below:

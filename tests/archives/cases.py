@@ -81,6 +81,13 @@ DECODED = Refused(
     r"unpacked \(copy=CopyOptions\.of\(decode=True\)\)\.", word="copy, with `--decode`"
 )
 
+UNEVEN = Refused(
+    r"copy=CopyOptions\.of\(\)\), or by reference to .* lengths \(rectilinear=True\)\.",
+    Options(combine={"rectilinear": True}),
+    word="`--rectilinear`",
+)
+"""References need chunks of different lengths."""
+
 
 def with_decoding(**combine: Any) -> Refused:
     """Return the refusal of a copy of values that has to unpack them."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import xarray
+import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import icefloe
@@ -80,12 +81,15 @@ def check_automatic(case: Case, data: Path, folder: Path) -> None:
 
 
 def check_in_parts(case: Case, data: Path, folder: Path) -> None:
-    """Ingest some files and append the others, behind them and before them."""
+    """Ingest some files and append the others, behind them, before them and between them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
     options = case.options
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
-    parts += [(urls[1:], urls[:1])] if is_placed else []  # in order, the second part is behind
+    if is_placed:  # in order, the second part is behind
+        has_middle = len(urls) > 2 and case.name not in _CUT_ALIKE
+        late = [urls[0], urls[len(urls) // 2]] if has_middle else urls[:1]
+        parts.append(([url for url in urls if url not in late], late))
     for number, (first, second) in enumerate(parts if len(urls) > 1 else ()):
         storage = icefloe.local_filesystem_storage(str(folder / f"part{number}"))
         repository = repository_for(data, storage=storage)
@@ -105,6 +109,10 @@ def check_in_parts(case: Case, data: Path, folder: Path) -> None:
 
 _NEED_THE_FIRST = frozenset({"netcdf-4-a-file-without-any-time"})
 """Cases whose other files alone are not such an archive."""
+
+
+_CUT_ALIKE = frozenset({"netcdf-4-days-by-month-not-compressed"})
+"""Cases whose files are cut into chunks that fit all files of the first part."""
 
 
 def ingested(
@@ -136,7 +144,7 @@ def reported(
 
 def found_values(session: icefloe.Session) -> dict[str, xarray.Variable]:
     """Read all arrays of a repository, as users do."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), zarr.config.set({"array.rectilinear_chunks": True}):
         warnings.simplefilter("ignore")  # of codecs and dtypes that Zarr has not specified
         store: Any = session.store
         groups = xarray.open_groups(store, engine="zarr", consolidated=False)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.archives.cases import (
     COPIED,
     DECODED,
+    UNEVEN,
     Case,
     Expected,
     Options,
@@ -264,7 +265,9 @@ def boolean(folder: Path) -> None:
 # -- several files ---------------------------------------------------------------------------
 
 
-def months(chunk: int, lengths: Sequence[int] = (31, 29, 31), **how: Any) -> Write:
+def months(chunk: int | None, lengths: Sequence[int] = (31, 29, 31), **how: Any) -> Write:
+    """Write months in chunks of some days, or with one chunk for all days of a month."""
+
     def write(folder: Path) -> None:
         start = 0
         for number, steps in enumerate(lengths):
@@ -273,7 +276,7 @@ def months(chunk: int, lengths: Sequence[int] = (31, 29, 31), **how: Any) -> Wri
                 start,
                 steps,
                 units="days since 2000-01-01",
-                chunksizes=(chunk, 3, 4),
+                chunksizes=(chunk or steps, 3, 4),
                 **how,
             )
             start += steps
@@ -589,6 +592,7 @@ CASES = (
     case("days by month, chunks of a day", months(1, zlib=True)),
     case("days by month, chunks of a month", months(31, zlib=True), virtual=COPIED),
     case("days by month, chunks of 10 days", months(10, zlib=True), virtual=COPIED),
+    case("days by month, a chunk for each month", months(None, zlib=True), virtual=UNEVEN),
     case("days by year, a chunk for 366 and for 365", months(366, (366, 365), zlib=True)),
     case("days by year, chunks of 73", months(73, (365, 365), zlib=True)),
     case(

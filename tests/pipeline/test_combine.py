@@ -253,7 +253,8 @@ def test_late_files_fall_into_place_where_one_was_left() -> None:
     before = made_up("before", {"time": [-3, -2]})
     combined = combine([*more, before], options, there)
     assert starts(combined, [*more, before]) == {"before": 0, "late": 5, "new": 9}
-    assert (combined.ahead, combined.lengths) == ({"time": 3}, {"time": 10})
+    assert combined.inserted["time"].runs == ((0, 3),)
+    assert combined.lengths == {"time": 10}
     assert combined.report.coverage.late == ("late",)
     gaps = [(gap.after, gap.before, gap.missing) for gap in combined.report.coverage.gaps]
     assert gaps == [("-2.0", "0.0", 1), ("4.0", "6.0", 1)]
@@ -262,7 +263,15 @@ def test_late_files_fall_into_place_where_one_was_left() -> None:
         {"time": 3},
         {"time": LoadedValues(np.array([0.0, 1, 4]))},
     )
-    assert kinds(combine(more[:1], TIME, closed).report) == {"late": {"late"}}
+    combined = combine(more, TIME, closed)
+    assert starts(combined, more) == {"late": 2, "new": 5}
+    assert combined.inserted["time"].runs == ((2, 2),)
+    assert combined.report.coverage.late == ("late",)
+    assert combined.report.notes == (
+        "2 steps along 'time' came before existing ones: 1 step moved",
+    )
+    across = made_up("across", {"time": [3, 4]})
+    assert kinds(combine([across], TIME, closed).report) == {"across": {"overlap"}}
 
 
 @pytest.mark.parametrize("rule", ["drop", "first", "promote", "fail"])
@@ -339,22 +348,26 @@ def test_placing_against_a_model(blocks: list[Any], falls: bool) -> None:
 
 
 @given(RUNS, RUNS, st.sampled_from(["close", "leave"]))
-def test_placing_around_what_is_there(earlier: list[Any], later: list[Any], gaps: Any) -> None:
+def test_placing_among_existing_steps(earlier: list[Any], later: list[Any], gaps: Any) -> None:
     there = place(earlier, gaps=gaps).axis
     placed = place(later, existing=there, gaps=gaps)
-    axis, end = placed.axis, placed.ahead + len(there)
-    assert axis[placed.ahead : end].tolist() == there.tolist()
+    axis, moved = placed.axis, placed.inserted.moved(np.arange(len(there)))
+    assert axis[moved].tolist() == there.tolist()
     assert (np.diff(axis) > 0).all()
     assert len(axis) == placed.length
+    steps = set(there.tolist())
     for number, (block, start) in enumerate(zip(later, placed.starts.tolist(), strict=True)):
         if start >= 0:
             assert axis[start : start + len(block)].tolist() == block.tolist()
-        is_apart = block[-1] < there[0] or block[0] > there[-1]
-        if number in placed.refusals and gaps == "close":
-            assert (placed.refusals[number].kind is Kind.LATE) != is_apart
-        assert (number in placed.late) == (placed.ahead <= start < end)
-    reached = [int(later[n][0]) for n in np.flatnonzero(placed.starts >= 0)]
-    assert bool(placed.ahead) == (min(reached, default=99) < there[0])
+        if gaps == "close":
+            is_new = not steps & set(range(block[0], block[-1] + 1))
+            is_there = set(block.tolist()) <= steps
+            overlaps_another = placed.refusals[number].against if start < 0 else None
+            assert (start >= 0) or overlaps_another is not None or not (is_new or is_there)
+            assert (start < 0) or is_new or is_there
+        assert (number in placed.late) == (moved[0] <= start <= moved[-1])
+    inserted = np.setdiff1d(np.arange(placed.length), moved)
+    assert placed.inserted.steps == (inserted < moved[-1]).sum()
 
 
 @given(

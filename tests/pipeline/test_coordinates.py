@@ -180,13 +180,12 @@ def test_fields_of_names_become_dimensions(
     cube = opened(found.readonly_session("main"))
     assert cube.t2m.dims == (name, "time", "lat", "x")
     assert cube[name].values.tolist() == values
-    write(tmp_path / "run_7.nc", [5])
-    if name != "scenario":
-        with pytest.raises(MisfitsError, match="between existing steps"):
-            icefloe.append(found, files_in(tmp_path))
-    (tmp_path / "run_7.nc").rename(tmp_path / "run_70.nc")
+    for number in (7, 70):
+        write(tmp_path / f"run_{number}.nc", [5])
     icefloe.append(found, files_in(tmp_path))
-    assert opened(found.readonly_session("main"))[name].values.tolist()[-1] == type(values[0])(70)
+    kind = type(values[0])
+    expected = sorted([*values, kind(7), kind(70)])
+    assert opened(found.readonly_session("main"))[name].values.tolist() == expected
 
 
 def test_files_whose_names_do_not_match_are_listed(tmp_path: Path) -> None:

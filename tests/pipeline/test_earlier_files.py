@@ -1,4 +1,4 @@
-"""Files before the first step: what is there moves behind them, and all values are right."""
+"""Files before and between existing steps, which move: all values are right."""
 
 import random
 from pathlib import Path
@@ -85,16 +85,18 @@ def test_an_archive_that_grows_on_all_sides(
     choose = random.Random(seed)
     repository = repository_for(tmp_path)
     options = CombineOptions(BOTH, gaps=gaps)
-    periods, tiles = range(3, 4), range(2, 3)
+    periods, tiles = {3}, {2}
     there: set[tuple[str, int, int]] = set()
-    moved = 0
+    notes: list[str] = []
     for step in range(5):
-        if step:
+        if step and gaps == "close":  # at any place
+            periods |= set(choose.sample(range(8), choose.randint(1, 2)))
+            tiles |= set(choose.sample(range(5), choose.randint(0, 1)))
+        elif step:
             before, behind = choose.randint(0, 1), choose.randint(0, 2)
-            periods = range(periods.start - before, periods.stop + behind)
-            moved += before
+            periods = set(range(min(periods) - before, max(periods) + 1 + behind))
             before, behind = choose.choice([(0, 0), (0, 1), (1, 0)])
-            tiles = range(max(0, tiles.start - before), tiles.stop + behind)
+            tiles = set(range(max(0, min(tiles) - before), max(tiles) + 1 + behind))
         window = {(name, p, t) for name in ("heat", "rain") for p in periods for t in tiles}
         # All of one variable; of the other one, some come later.
         new = {f for f in window - there if f[0] == "heat" or choose.random() < 0.6}
@@ -103,7 +105,7 @@ def test_an_archive_that_grows_on_all_sides(
         if not step:
             icefloe.ingest(repository, urls, options, engine="local")
         else:
-            icefloe.append(repository, urls, engine="local")
+            notes += icefloe.append(repository, urls, engine="local").scan.notes
         there |= new
         session = repository.readonly_session("main")
         names = sorted({name for name, _, _ in there})
@@ -113,7 +115,7 @@ def test_an_archive_that_grows_on_all_sides(
             day = STEPS * int(Path(source.url).stem.split("_")[1])
             dates = np.datetime64("2000-01-01") + np.arange(day, day + STEPS).astype("m8[D]")
             assert [source.first, source.last] == [str(dates[0]), str(dates[-1])]
-    assert moved
+    assert any("moved" in note for note in notes)
     used = {
         file.id
         for version in repository.ancestry(branch="main")
@@ -129,31 +131,53 @@ def test_all_files_at_once_and_one_by_one_backwards_are_the_same(tmp_path: Path)
     icefloe.ingest(at_once, urls, TIME, engine="local")
     backwards = repository_for(tmp_path)
     icefloe.ingest(backwards, urls[-1], TIME, engine="local")
-    for url in reversed(urls[:-1]):
+    for count, url in enumerate(reversed(urls[:-1]), 1):
         report = icefloe.append(backwards, url, engine="local")
-        assert report.scan.notes == ("2 steps along 'time' came before the first one",)
+        text = f"2 steps along 'time' came before existing ones: {2 * count} steps moved"
+        assert report.scan.notes == (text,)
     found, whole = (opened(each.readonly_session("main")) for each in (backwards, at_once))
     assert found.identical(whole)
     [coverage] = read_coverage(backwards.readonly_session("main"))
     assert coverage.is_complete
 
 
-def test_earlier_files_in_waves(tmp_path: Path) -> None:
+def test_files_before_between_and_behind_others_in_waves(tmp_path: Path) -> None:
     repository = repository_for(tmp_path)
     urls = [write(tmp_path, "heat", period, tile) for period in range(5) for tile in range(2)]
-    icefloe.ingest(repository, urls[4:6], CombineOptions(BOTH), engine="local")
-    report = icefloe.append(
-        repository, [*urls[:4], *urls[6:]], engine="local", references_per_commit=2
-    )
-    assert report.commits == 4
+    icefloe.ingest(repository, [*urls[2:4], *urls[6:8]], CombineOptions(BOTH), engine="local")
+    report = icefloe.append(repository, urls, engine="local", references_per_commit=2)
+    assert report.commits == 3
     there = {("heat", period, tile) for period in range(5) for tile in range(2)}
-    compare(repository.readonly_session("main"), expected(there, ["heat"]))
-    first = list(repository.ancestry(branch="main"))[3]
-    began = repository.readonly_session(snapshot_id=first.id)
-    there -= {("heat", period, tile) for period in (1, 3, 4) for tile in range(2)}
-    found = opened(began, decode_times=False).heat.values
-    assert_array_equal(found[:STEPS], expected(there, ["heat"])["heat"][:STEPS])
-    assert np.isnan(found[STEPS : 2 * STEPS]).all()
+    whole = expected(there, ["heat"])
+    compare(repository.readonly_session("main"), whole)
+    first = list(repository.ancestry(branch="main"))[2]
+    began = opened(repository.readonly_session(snapshot_id=first.id), decode_times=False)
+    whole["heat"][2 * STEPS : 3 * STEPS] = np.nan  # there is room already
+    assert_array_equal(began.heat.values, whole["heat"][: 4 * STEPS])
+    assert_array_equal(began.time.values, whole["time"][: 4 * STEPS])
+
+
+@pytest.mark.parametrize("name", ["heat", "rain"])
+def test_a_file_between_others_whose_manifests_are_split(tmp_path: Path, name: str) -> None:
+    by_twos = {icefloe.ManifestSplitDimCondition.Axis(0): 2}
+    splitting = icefloe.ManifestSplittingConfig.from_dict(
+        {icefloe.ManifestSplitCondition.AnyArray(): by_twos}
+    )
+    config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(splitting=splitting))
+    repository = repository_for(tmp_path).reopen(config)
+    urls = [write(tmp_path, "heat", period) for period in (0, 1, 2, 4, 5, 6, 7)]
+    icefloe.ingest(repository, urls, TIME, engine="local")
+    report = icefloe.append(repository, write(tmp_path, name, 3), engine="local")
+    assert report.scan.notes == ("2 steps along 'time' came before existing ones: 8 steps moved",)
+    there = {("heat", period, 0) for period in (0, 1, 2, 4, 5, 6, 7)} | {(name, 3, 0)}
+    session = repository.readonly_session("main")
+    compare(session, expected(there, sorted({"heat", name})))
+    [coverage] = read_coverage(session)
+    assert coverage.is_complete == (name == "heat")
+    assert [source.url for source in read_sources(session) if source.is_late] == (
+        [report.scan.coverage.late[0]] if name == "heat" else []
+    )
+    assert len(repository.list_manifest_files(session.snapshot_id)) > 4
 
 
 def test_others_may_commit_elsewhere_meanwhile(tmp_path: Path) -> None:
@@ -235,10 +259,59 @@ def test_a_part_of_a_chunk_cannot_move(tmp_path: Path) -> None:
             half, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"]
         )
     before = repository.lookup_branch("main")
-    with pytest.raises(MisfitsError, match="3 steps along 'time' before the first one") as caught:
+    with pytest.raises(MisfitsError, match="3 steps along 'time' before step 0") as caught:
         icefloe.append(repository, half, engine="local")
     assert caught.value.report.counts() == {"unaligned": 1}
     assert repository.lookup_branch("main") == before
+
+
+def days(
+    folder: Path, name: str, numbers: list[int], chunk: int, compression: str | None = "gzip"
+) -> str:
+    dataset = xarray.Dataset({name: (BOTH, np.array(numbers)[:, None] / 10)}, {"time": numbers})
+    encoding: Any = {name: {"chunksizes": (chunk, 1), "compression": compression}}
+    path = folder / f"{name}{numbers[0]}.nc"
+    dataset.to_netcdf(path, engine="h5netcdf", encoding=encoding, unlimited_dims=["time"])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("existing", "late", "message"),
+    [
+        ([("a", [0, 1], 2), ("a", [5], 2)], [3, 4], ""),  # the last chunk is not full
+        ([("a", [0, 1], 2), ("a", [5, 6], 2)], [3], "the 1 step along 'time' before step 2 do"),
+        ([("b", [*range(6)], 4), ("a", [8, 9], 2)], [6, 7], "step 6 .* existing chunk of 4 steps"),
+        ([("a", [0, 1, 8, 9], 2)], [5, 6], "it lies between steps of file:.*a0.nc: leave it out"),
+        ([("a", [0, 1], 2), ("a", [5, 6], 2)], [4, 5], "it overlaps existing steps"),
+    ],
+)
+def test_what_cannot_go_between_existing_steps(
+    tmp_path: Path, existing: list[tuple[str, list[int], int]], late: list[int], message: str
+) -> None:
+    repository = repository_for(tmp_path)
+    first, *others = (days(tmp_path, *file) for file in existing)
+    icefloe.ingest(repository, first, TIME, engine="local")
+    for url in others:
+        icefloe.append(repository, url, engine="local")
+    before = repository.lookup_branch("main")
+    url = days(tmp_path, "a", late, 2)
+    if not message:
+        icefloe.append(repository, url, engine="local")
+        found = opened(repository.readonly_session("main"), decode_times=False)
+        assert found.time.values.tolist() == [0, 1, 3, 4, 5]
+        assert_array_equal(found.a.values[:, 0], found.time.values / 10)
+        return
+    with pytest.raises(MisfitsError, match=message) as caught:
+        icefloe.append(repository, url, engine="local")
+    assert not caught.value.report.remedy
+    assert repository.lookup_branch("main") == before
+
+
+def test_a_later_file_that_is_shorter_than_a_chunk_without_codecs(tmp_path: Path) -> None:
+    repository = repository_for(tmp_path)
+    icefloe.ingest(repository, days(tmp_path, "a", [0, 1], 2, None), TIME, engine="local")
+    with pytest.raises(MisfitsError, match="a: 1 steps along 'time' cannot be cut into chunks of"):
+        icefloe.append(repository, days(tmp_path, "a", [2], 2, None), engine="local")
 
 
 def test_a_later_file_of_another_length_is_a_misfit(tmp_path: Path) -> None:
@@ -305,12 +378,14 @@ def test_attributes_of_later_and_earlier_files_become_values(tmp_path: Path) -> 
         urls.append(str(tmp_path / f"{number}.nc"))
         dataset.to_netcdf(urls[-1], engine="h5netcdf")
     promoting = CombineOptions(("time",), attributes="promote")
-    icefloe.ingest(repository, urls[2:4], promoting, engine="local")
-    for first, url in ((2, urls[4]), (1, urls[1]), (0, urls[0])):
-        icefloe.append(repository, url, engine="local")
+    icefloe.ingest(repository, [urls[1], urls[3]], promoting, engine="local")
+    there = [1, 3]
+    for number in (4, 2, 0):
+        icefloe.append(repository, urls[number], engine="local")
+        there = sorted([*there, number])
         found = opened(repository.readonly_session("main"))
-        assert found.orbit.values.tolist() == [100 + number for number in range(first, 5)]
-        assert found.station.values.tolist() == [f"s{number}" for number in range(first, 5)]
+        assert found.orbit.values.tolist() == [100 + number for number in there]
+        assert found.station.values.tolist() == [f"s{number}" for number in there]
 
 
 def test_attributes_do_not_become_values_when_there_are_steps_without(tmp_path: Path) -> None:

@@ -151,12 +151,12 @@ def test_late_files_fall_into_the_gaps_that_were_left(spark: Any, tmp_path: Path
     assert_sound(repository)
 
 
-def test_earlier_files_go_before_the_first_step(spark: Any, tmp_path: Path) -> None:
+def test_earlier_files_go_before_and_between_existing_steps(spark: Any, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "data", 8, steps=2)
     repository = stored_repository(tmp_path)
-    virtualize(spark, repository, archive.urls()[3:5], TIME)
+    virtualize(spark, repository, archive.urls()[3:6:2], TIME)
     report = append(spark, repository, archive.pattern)
-    assert "6 steps along 'time' came before the first one" in report.scan.notes
+    assert "8 steps along 'time' came before existing ones: 4 steps moved" in report.scan.notes
     assert_complete(repository.readonly_session("main"), archive)
     assert_sound(repository)
     assert not append(spark, repository, archive.pattern).commits

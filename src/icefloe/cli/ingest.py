@@ -178,6 +178,15 @@ FillMissingOption = Annotated[
     ),
 ]
 
+RectilinearOption = Annotated[
+    bool,
+    typer.Option(
+        "--rectilinear",
+        help="Let chunks along the joined dimension have another length in each file, such as"
+        " months. Zarr opens such arrays only with a setting.",
+    ),
+]
+
 
 ContainerOption = Annotated[
     list[str] | None,
@@ -207,6 +216,7 @@ class FileOptions(OptionSet, kw_only=True):
     source_group: SourceGroupOption = None
     overviews: OverviewsOption = False
     fill_missing: FillMissingOption = False
+    rectilinear: RectilinearOption = False
     skip_misfits: SkipOption = False
     check_values: CheckValuesOption = str(FILES_CHECKED)
 
@@ -226,6 +236,7 @@ class FileOptions(OptionSet, kw_only=True):
             tolerance={name: _number(text) for name, text in tolerance.items()},
             take_first=tuple(self.take_first or ()),
             fill_missing=self.fill_missing,
+            rectilinear=self.rectilinear,
         )
 
     def parsing(self, *, follow_links: bool = False) -> ParseOptions:

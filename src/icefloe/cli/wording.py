@@ -75,6 +75,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"copy=CopyOptions\.of\(decode=True\)", "`icefloe ingest native` with --decode"),
         (r"\bleave out group='[^']*'", "leave out --source-group"),
         (r"\bfill_missing=True", "--fill-missing"),
+        (r"\brectilinear=True", "--rectilinear"),
         (r"\bfollow_links=True", "--follow-links"),
         (r"\boverwrite=True", "--overwrite"),
         (r"\(variables=\.\.\.\)", "(--variables)"),

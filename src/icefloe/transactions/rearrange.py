@@ -183,22 +183,23 @@ async def move_stored(
     session: SessionState,
     stored: SessionState,
     path: str,
-    offset: Iterable[int],
+    moved: Callable[[Ints], Ints],
     taken: Coordinates | None = None,
 ) -> None:
-    """Move the chunks that an array has in one session by a number of chunks, in another.
+    """Move the chunks that an array has in one session to other positions, in another session.
 
-    Positions that are taken keep what the other session has there, and get nothing.
+    `moved` returns the new coordinates of chunks, no two of them alike. Positions that are taken
+    keep what the other session has there, and get nothing.
     """
     session.require_writable()
     node = require_array(session, path)
-    _require_regular(node)
     table = await _table_of(stored, require_array(stored, path))
-    moved = table.coordinates.astype(np.int64) + np.array(_checked_offset(node, offset), np.int64)
-    landed = _relabelled(table, np.arange(len(table)), moved)
-    kept = table.coordinates[:0] if taken is None else taken.astype(np.uint32)
+    targets = moved(table.coordinates.astype(np.int64))
+    rows = np.flatnonzero((targets != table.coordinates).any(axis=1))
+    left = table.coordinates[rows]
+    landed = _relabelled(table, rows, targets[rows])
+    kept = table.coordinates[:0] if taken is None else taken
     landed = landed.take(np.flatnonzero(~are_among(landed.coordinates, kept)))
-    left = table.coordinates
     left = left[~are_among(left, landed.coordinates) & ~are_among(left, kept)]
     _put(session, node, landed, left)
 

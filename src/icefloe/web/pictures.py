@@ -28,6 +28,7 @@ from icefloe.web.nodes import ArrayFacts, attributes_of, facts_of, item_bytes
 from icefloe.web.texts import shown_name
 from icefloe.web.times import TimeScale, mark_missing_times
 from icefloe.web.versions import Version
+from icefloe.zarr_store.openings import with_rectilinear
 
 MOST_PIXELS: Final = 512
 """How many values of a picture are beside each other, and one above the other."""
@@ -317,7 +318,8 @@ def _most_chunks(facts: ArrayFacts) -> int:
 
 def open_array(version: Version, path: str) -> zarr.Array[Any]:
     """Open an array of a version with Zarr."""
-    return zarr.open_array(version.session.store, path=path.lstrip("/"), mode="r")
+    with with_rectilinear():
+        return zarr.open_array(version.session.store, path=path.lstrip("/"), mode="r")
 
 
 def read_picture(version: Version, node: ArrayNode, plan: Plan) -> Picture:

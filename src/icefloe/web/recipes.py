@@ -17,6 +17,7 @@ from icefloe.web.nodes import facts_of
 from icefloe.web.pictures import dimensions_of
 from icefloe.web.texts import fits_address
 from icefloe.web.versions import MAIN, Version, Viewed, literal
+from icefloe.zarr_store.openings import RECTILINEAR
 
 _MOST_ROWS: Final = 1_000_000
 """How many rows of a table a task on Spark makes at once, if a step has no more."""
@@ -77,11 +78,15 @@ def recipes_of(
     chosen = f"[{literal(node_name(path))}]" if is_array else ""
     recipes = [
         Recipe("xarray", f"{_imports(places)}import xarray as xr\n\nds = {dataset}{chosen}"),
-        Recipe("Icefloe", _with_zarr(_opening(viewed, places), "icefloe", version, kind, path)),
+        Recipe(
+            "Icefloe", _with_zarr(_opening(viewed, places), "icefloe", version, kind, path, table)
+        ),
     ]
     foreign = _foreign_opening(viewed, places)
     if foreign is not None:
-        recipes.append(Recipe("icechunk", _with_zarr(foreign, "icechunk", version, kind, path)))
+        recipes.append(
+            Recipe("icechunk", _with_zarr(foreign, "icechunk", version, kind, path, table))
+        )
     if table is not None and table.array.shape and _fits_lines(table):
         recipes.append(Recipe("Spark", _on_spark(viewed, version, table, places)))
     return [*recipes, Recipe(*viewed.zarr_code(version, origin))]
@@ -151,11 +156,15 @@ def _foreign_opening(viewed: Viewed, places: _Places) -> str | None:
     return f"repository = {opening}"
 
 
-def _with_zarr(opening: str, module: str, version: Version, kind: str, path: str) -> str:
+def _with_zarr(
+    opening: str, module: str, version: Version, kind: str, path: str, table: ArrayNode | None
+) -> str:
+    is_uneven = table is not None and facts_of(table).chunk_shape is None
+    setting = f"zarr.config.set({{{literal(RECTILINEAR)}: True}})\n" if is_uneven else ""
     session = f"store = repository.readonly_session({version.argument}).store"
     path_argument = None if path == "/" else f"path={literal(path.lstrip('/'))}"
     reading = _call(f"zarr.open_{kind}", ["store", path_argument, 'mode="r"'])
-    return f"import {module}\nimport zarr\n\n{opening}\n{session}\n{kind} = {reading}"
+    return f"import {module}\nimport zarr\n\n{setting}{opening}\n{session}\n{kind} = {reading}"
 
 
 def _on_spark(viewed: Viewed, version: Version, table: ArrayNode, places: _Places) -> str:

@@ -16,7 +16,6 @@ rest: see `MOST_REQUESTS` and `MOST_BYTES`.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from threading import Lock
 from typing import Final, cast, override
 
 import numpy as np
@@ -34,7 +33,6 @@ from zarr.storage import StorePath
 
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import Coordinates, InlineChunk
 from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode
@@ -61,6 +59,7 @@ from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.decoding import ChunkDecoder
 from icefloe.zarr_store.keys import ChunkKey, parse_key
 from icefloe.zarr_store.nearby import SMALL_BYTES, ReadItem, decoded_bytes, find_array, read_nearby
+from icefloe.zarr_store.openings import SettingWhileOpening
 from icefloe.zarr_store.shards import NewShard, ShardedRead, far_runner, near_runner
 from icefloe.zarr_store.store import IcechunkStore, blocking_view, far_session, near_session
 
@@ -262,33 +261,7 @@ def use_selection_pipeline() -> AbstractContextManager[object]:
     return context
 
 
-class _Openings:
-    """Makes the pipeline the default while datasets are opened, by any number of threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        renew_lock_in_children(self)
-        self._count = 0
-
-    @contextmanager
-    def run(self) -> Iterator[None]:
-        # Users who chose a pipeline keep it.
-        with self._lock:
-            is_mine = self._count > 0 or config.get(_CHOICE) == _ZARRS_DEFAULT
-            if is_mine:
-                self._count += 1
-                config.set({_CHOICE: _PATH})
-        try:
-            yield
-        finally:
-            if is_mine:
-                with self._lock:
-                    self._count -= 1
-                    if self._count == 0 and config.get(_CHOICE) == _PATH:
-                        config.set({_CHOICE: _ZARRS_DEFAULT})
-
-
-with_selections: Final = _Openings().run
+with_selections: Final = SettingWhileOpening(_CHOICE, _PATH, _ZARRS_DEFAULT).run
 """A context in which arrays are opened with the pipeline, unless the user chose another one."""
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray
 from typer.testing import CliRunner
@@ -67,11 +68,28 @@ def test_the_year_before_is_appended(
     monkeypatch.chdir(tmp_path)
     run("ingest", "virtual", "archive/2025/*.nc", "--repo=cube", "--concat=time")
     done = run("append", years.pattern, "--repo=cube")
-    assert "3 steps along 'time' came before the first one" in done.stdout
+    assert "3 steps along 'time' came before existing ones" in done.stdout
     with opened_as_printed(done.stdout) as dataset:
         for number in range(4):
             found = dataset.temperature[number].values
             assert (found == years.expected_temperature(number)[0]).all()
+
+
+def test_months_in_one_chunk_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, days in enumerate((28, 31)):
+        steps = np.arange(28 * number, 28 * number + days)
+        dataset = xarray.Dataset({"t": (("time", "x"), steps[:, None])}, {"time": steps})
+        encoding = {"t": {"chunksizes": (days, 1), "zlib": True}}
+        dataset.to_netcdf(f"{number}.nc", engine="h5netcdf", encoding=encoding)
+    command = ["ingest", "virtual", "*.nc", "--repo=cube", "--concat=time"]
+    refused = run(*command, code=4)
+    assert "by reference to chunks of different lengths (--rectilinear)" in refused.output
+    done = run(*command, "--rectilinear")
+    assert "zarr.config.set({'array.rectilinear_chunks': True})" in done.stdout
+    with opened_as_printed(done.stdout) as dataset:
+        assert dataset.t.encoding["chunks"] == ((28, 31), 1)
+        assert dataset.t.values[:, 0].tolist() == list(range(59))
 
 
 def test_the_printed_lines_open_groups(tmp_path: Path) -> None:

@@ -675,18 +675,21 @@ class _FileCheck(MutableRecord):
 
     def _parts(self, array: TargetArray) -> Iterator[Part]:
         placed = self.file.references_in(array, self.references[array.path])
-        shape, chunks = self._shape(array), array.chunks
+        shape, cells = self._shape(array), array.cells
         first = [0] * len(shape)
         for axis, name in array.growing:
             first[axis] = self.file.starts[name]
-        grid = tuple(-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
-        low = [start // chunk for start, chunk in zip(first, chunks, strict=True)]
+        low = [int(own.of(np.array([start]))[0]) for own, start in zip(cells, first, strict=True)]
+        ends = np.array([first, shape]).sum(axis=0) - 1
+        grid = tuple(
+            int(own.of(np.array([end]))[0]) + 1 - begin
+            for own, end, begin in zip(cells, ends.tolist(), low, strict=True)
+        )
         chance = random.Random(f"{self.url}#{array.path}")  # noqa: S311 - no secret
         for cell, row in sampled_cells(placed, low, grid, self.plan.chunks, chance):
-            origin = [
-                number * chunk - start
-                for number, chunk, start in zip(cell, chunks, first, strict=True)
-            ]
+            spans = [own.span(number) for own, number in zip(cells, cell, strict=True)]
+            chunks = tuple(chunk for _, chunk in spans)
+            origin = [begin - start for (begin, _), start in zip(spans, first, strict=True)]
             extents = [
                 min(chunk, length - begin)
                 for chunk, length, begin in zip(chunks, shape, origin, strict=True)

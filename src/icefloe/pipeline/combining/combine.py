@@ -18,8 +18,19 @@ from icefloe.pipeline.combining.consensus import (
 )
 from icefloe.pipeline.combining.copied import CopyRules, as_copied, decoding_of
 from icefloe.pipeline.combining.dimensions import require_dimensions
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
+from icefloe.pipeline.combining.uneven import (
+    Cells,
+    OwnChunks,
+    as_uneven,
+    cells_of_grid,
+    fits,
+    grid_of,
+    join_cuts,
+    split_runs,
+)
 from icefloe.pipeline.files.decoding import (
     DECODED_ATTRIBUTES,
     is_number,
@@ -41,6 +52,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
 from icefloe.reports import counted
+from icefloe.zarr_store.openings import RECTILINEAR
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
@@ -60,9 +72,14 @@ class TargetArray(Record):
     """The files it comes from; coordinates can be in files of several families."""
 
     @property
+    def cells(self) -> tuple[Cells, ...]:
+        """Return the chunks along each axis."""
+        return cells_of_grid(self.metadata["chunk_grid"])
+
+    @property
     def chunks(self) -> tuple[int, ...]:
-        """Return the lengths of chunks."""
-        return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+        """Return the lengths of chunks; `ANY_CHUNK` where they differ."""
+        return tuple(cells.chunk for cells in self.cells)
 
 
 class PlacedFile(Record, omit_defaults=True):
@@ -78,15 +95,15 @@ class PlacedFile(Record, omit_defaults=True):
 
     def references_in(self, array: TargetArray, references: References) -> References:
         """Cut and move the references of the file to where they belong in an array."""
-        whole = self.facts.chunks.get(array.path)
+        whole, cells = self.facts.chunks.get(array.path), array.cells
         if whole is not None and array.growing:
             axis, name = array.growing[0]  # only the first growing axis can be cut
-            chunk = array.chunks[axis]
-            extent = -(-self.facts.lengths[name] // chunk)
-            references = references.divided(axis, whole // chunk, extent=extent)
+            if (chunk := cells[axis].chunk) != ANY_CHUNK:
+                extent = -(-self.facts.lengths[name] // chunk)
+                references = references.divided(axis, whole // chunk, extent=extent)
         shift = [0] * len(array.metadata["shape"])
         for axis, name in array.growing:
-            shift[axis] = self.starts[name] // array.chunks[axis]
+            shift[axis] = int(cells[axis].of(np.array([self.starts[name]]))[0])
         return references.shifted(tuple(shift))
 
 
@@ -190,6 +207,8 @@ class Existing(Record):
     values: Mapping[str, LoadedValues]
     """Of the small arrays along the dimensions that files are joined along."""
     grid: Grid = Grid()
+    cuts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By array whose chunks have different lengths, where they begin and end."""
 
 
 class Combined(Record):
@@ -209,8 +228,10 @@ class Combined(Record):
     """By dimension, in the whole dataset."""
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
-    ahead: Mapping[str, int] = field(default_factory=dict)
-    """By dimension, how many steps come before those that were there, which move by as many."""
+    inserted: Mapping[str, Insertions] = field(default_factory=dict)
+    """By dimension, the steps that come before existing ones, which move."""
+    cuts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By array whose chunks have different lengths, where they begin and end."""
     by_values: bool = True
     """Whether values of coordinates decided where files go."""
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -266,7 +287,10 @@ def combine(
     """
     require_dimensions(files, options)
     stored = files
-    files = files if copies is None else as_copied(files, copies)
+    if copies is not None:
+        files = as_copied(files, copies)
+    elif options.rectilinear:
+        files = as_uneven(files)
     problems = _problems(files, copies)
     families = find_families(
         files,
@@ -290,8 +314,11 @@ def combine(
         left = [number for number in left if number not in refused]
         placed = placed.only(left)
         used = families.only(left)
+        cuts: dict[str, NDArray[np.int64]] = {}
         if copies is None:
-            refused |= _unaligned(files, used, placed, existing)
+            cuts, uneven_misfits = _uneven_cuts(stored, files, used, placed, existing, options)
+            refused |= uneven_misfits
+            refused |= _unaligned(stored, files, used, placed, existing, cuts)
         refused |= _unfillable(files, used, placed, copies)
         misfits += refused.values()
         if not refused or options.on_misfit == "fail":
@@ -304,10 +331,8 @@ def combine(
         *(f"left out, as it has no steps: {files[number].url}" for number in sorted(empty)),
         *grids.notes,
         *common.notes,
-        *(
-            f"{counted(steps, 'step')} along {name!r} came before the first one"
-            for name, steps in placed.ahead.items()
-        ),
+        *_notes_of_moves(placed, existing),
+        *_notes_of_chunks(cuts),
         *_notes_of_parsers([files[number] for number in left]),
     )
     report = Report(len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, notes)
@@ -322,7 +347,15 @@ def combine(
         native[path] = promoted_runs(path, values, files, placed, options)
     arrays = [
         _target(
-            stored, files, used, placed, path, common.attributes.get(path, {}), native, existing
+            stored,
+            files,
+            used,
+            placed,
+            path,
+            common.attributes.get(path, {}),
+            native,
+            existing,
+            cuts.get(path),
         )
         if copies is None or path in native
         else _copied_target(
@@ -345,7 +378,8 @@ def combine(
         starts=placed.starts,
         lengths=placed.lengths,
         native={path: tuple(runs) for path, runs in native.items()},
-        ahead=placed.ahead,
+        inserted=placed.inserted,
+        cuts={path: tuple(of_array.tolist()) for path, of_array in cuts.items()},
         by_values=options.by == "coordinates",
         lacking=_lacking(files, used, placed),
     )
@@ -450,20 +484,118 @@ def existing_axes(
     return axes
 
 
-def _unaligned(
+def _uneven_cuts(
+    stored: Sequence[FileFacts],
     files: Sequence[FileFacts],
     families: Families,
     placed: PlacedFiles,
     existing: Existing | None,
+    options: CombineOptions,
+) -> tuple[dict[str, NDArray[np.int64]], dict[int, Misfit]]:
+    """Return where the chunks of arrays begin and end whose lengths differ, and what is unfit."""
+    cuts: dict[str, NDArray[np.int64]] = {}
+    misfits: dict[int, Misfit] = {}
+    there = {} if existing is None else existing.cuts
+    for path in families.paths if options.rectilinear else ():
+        _, schema, numbers = _holders(files, families, placed, path)
+        growing = _growing(schema, placed)
+        if not numbers or not growing or _is_native(files, numbers, schema):
+            continue
+        axis, name = growing[0]
+        kinds = {_stored_schema(stored[number], path).chunks[axis] for number in numbers}
+        if path not in there and kinds == {ANY_CHUNK}:
+            continue  # plain bytes, which can be cut as needed
+        before = _existing_cuts(existing, path, axis, name)
+        usual = {files[number].chunks[path] for number in numbers}
+        if isinstance(before, range):
+            usual.add(before.step)
+        if path not in there and usual == {1}:
+            continue  # chunks of one step fit whatever comes later
+        own = {
+            number: OwnChunks(
+                int(placed.starts[name][placed.row(number)]),
+                files[number].lengths[name],
+                files[number].chunks[path],
+            )
+            for number in numbers
+        }
+        cuts[path] = _joined_cuts(before, list(own.values()), name, files, placed)
+        for number, file in own.items():
+            if (text := _uneven_misfit(cuts[path], before, file, name)) is not None:
+                misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{path}: {text}", path)
+                misfits.setdefault(number, misfit)
+    for path in there.keys() - cuts.keys():  # to which no file adds
+        assert existing is not None, "the array exists"
+        dimension = _first_of(existing.schema.by_path[path], placed)
+        assert dimension is not None, "cuts are those of a growing dimension"
+        cuts[path] = _joined_cuts(there[path], (), dimension, files, placed)
+    return cuts, misfits
+
+
+def _existing_cuts(existing: Existing | None, path: str, axis: int, name: str) -> Sequence[int]:
+    """Return where the chunks of an array begin and end that exists; nothing for a new one."""
+    if existing is None or path not in existing.schema.by_path:
+        return ()
+    if path in existing.cuts:
+        return existing.cuts[path]
+    length, chunk = existing.lengths[name], existing.schema.by_path[path].chunks[axis]
+    return range(0, length + chunk, chunk)
+
+
+def _joined_cuts(
+    there: Sequence[int],
+    own: Sequence[OwnChunks],
+    name: str,
+    files: Sequence[FileFacts],
+    placed: PlacedFiles,
+) -> NDArray[np.int64]:
+    starts = placed.starts[name]
+    lengths = np.array([files[number].lengths[name] for number in placed.files], np.int64)
+    edges = np.concatenate([starts, starts + lengths])
+    inserted = placed.inserted.get(name, Insertions())
+    return join_cuts(placed.lengths[name], there, inserted, edges, own)
+
+
+def _uneven_misfit(
+    cuts: NDArray[np.int64], before: Sequence[int], file: OwnChunks, name: str
+) -> str | None:
+    """Return why the chunks of a file cannot be chunks of the array."""
+    if file.length % file.chunk:
+        last = file.length % file.chunk
+        return (
+            f"the last of its chunks of {file.chunk} steps along {name!r} has only {last} of them;"
+            " it is stored with padding, so no reference can point to a shorter chunk"
+        )
+    if isinstance(before, range) and before[-1] != before.stop - before.step:
+        return (
+            f"existing chunks of {before.step} steps along {name!r} do not end where existing steps"
+            " do, so chunks of another length cannot follow"
+        )
+    if not fits(cuts, file):
+        return (
+            f"its chunks of {file.chunk} steps along {name!r} are not those of other files, or of"
+            " the dataset, at the same steps"
+        )
+    return None
+
+
+def _unaligned(
+    stored: Sequence[FileFacts],
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    existing: Existing | None,
+    cuts: Mapping[str, NDArray[np.int64]],
 ) -> dict[int, Misfit]:
-    """Find files that would not begin and end with a chunk."""
-    misfits = {} if existing is None else _immovable(files, placed, existing)
+    """Find files that would not begin and end with a chunk; `cuts` are those of uneven arrays."""
+    misfits = {} if existing is None else _immovable(files, placed, existing, cuts)
     for path in families.paths:
         _, schema, numbers = _holders(files, families, placed, path)
         if not numbers or _is_native(files, numbers, schema):
             continue
-        for axis, name in _growing(schema, placed):
-            chunk = _chunk(files, numbers, schema, axis, name, placed, existing)
+        growing = _growing(schema, placed)
+        for axis, name in growing[1:] if path in cuts else growing:
+            chunk = _chunk(stored, files, numbers, schema, axis, placed, existing)
             rows = [placed.row(number) for number in numbers]
             starts = placed.starts[name][rows]
             lengths = np.array([files[number].lengths[name] for number in numbers], np.int64)
@@ -473,30 +605,71 @@ def _unaligned(
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
                 misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+            for number in numbers if axis == growing[0][0] else ():
+                whole = files[number].chunks.get(path, chunk)
+                if whole % chunk:
+                    text = f"{path}: {whole} steps along {name!r} cannot be cut into chunks of"
+                    misfit = Misfit(files[number].url, Kind.UNALIGNED, f"{text} {chunk}", path)
+                    misfits.setdefault(number, misfit)
     return misfits
 
 
 def _immovable(
-    files: Sequence[FileFacts], placed: PlacedFiles, existing: Existing
+    files: Sequence[FileFacts],
+    placed: PlacedFiles,
+    existing: Existing,
+    cuts: Mapping[str, NDArray[np.int64]],
 ) -> dict[int, Misfit]:
-    """Find files before the first step that would move existing chunks by a part of a chunk."""
+    """Find files before existing steps that would move a part of a chunk, or by a part of one."""
     misfits: dict[int, Misfit] = {}
     for array in existing.schema.arrays:
         if array.path in existing.values:
             continue
         for axis, name in enumerate(array.dimensions):
-            ahead, chunk = placed.ahead.get(name, 0), array.chunks[axis]
-            if chunk == ANY_CHUNK or not ahead % chunk:
+            inserted, chunk = placed.inserted.get(name, Insertions()), array.chunks[axis]
+            if array.path in cuts and name == _first_of(array, placed):
+                before = _existing_cuts(existing, array.path, axis, name)
+                faults = split_runs(before, inserted, name)
+            elif chunk == ANY_CHUNK:
                 continue
-            text = (
-                f"{array.path}: the {counted(ahead, 'step')} along {name!r} before the first one do"
-                f" not fill chunks of {chunk}, so existing chunks cannot move"
-            )
-            for number in placed.files:
-                if placed.starts[name][placed.row(number)] < ahead:
+            else:
+                faults = _split_chunks(inserted, name, chunk)
+            if not faults:
+                continue
+            for number, run in zip(
+                placed.files, inserted.run_of(placed.starts[name]).tolist(), strict=True
+            ):
+                if run in faults:
+                    room = "" if array.path in cuts else ", or with gaps='leave'"
+                    text = (
+                        f"{array.path}: {faults[run]}: ingest all files again, as copies of their"
+                        f" values{room}"
+                    )
                     misfit = Misfit(files[number].url, Kind.UNALIGNED, text, array.path)
                     misfits.setdefault(number, misfit)
     return misfits
+
+
+def _first_of(array: ArraySchema, placed: PlacedFiles) -> str | None:
+    """Name the first dimension of an array that files are joined along."""
+    return next((name for name in array.dimensions if name in placed.lengths), None)
+
+
+def _split_chunks(inserted: Insertions, name: str, chunk: int) -> dict[int, str]:
+    """Return why existing chunks cannot move, by the number of the run that is inserted."""
+    faults: dict[int, str] = {}
+    for run, (position, count) in enumerate(inserted.runs):
+        if position % chunk:
+            faults[run] = (
+                f"it belongs before step {position} along {name!r}, which lies within an existing"
+                f" chunk of {chunk} steps"
+            )
+        elif count % chunk:
+            faults[run] = (
+                f"the {counted(count, 'step')} along {name!r} before step {position} do not fill"
+                f" chunks of {chunk}, so existing chunks cannot move"
+            )
+    return faults
 
 
 def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misfit:
@@ -510,11 +683,11 @@ def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misf
 
 
 def _chunk(
+    stored: Sequence[FileFacts],
     files: Sequence[FileFacts],
     numbers: Sequence[int],
     schema: ArraySchema,
     axis: int,
-    name: str,
     placed: PlacedFiles,
     existing: Existing | None,
 ) -> int:
@@ -522,10 +695,12 @@ def _chunk(
     there = None if existing is None else existing.schema.by_path.get(schema.path)
     if there is not None and there.chunks[axis] != ANY_CHUNK:
         return there.chunks[axis]
-    if schema.chunks[axis] != ANY_CHUNK:
-        return schema.chunks[axis]
+    own = _stored_schema(stored[numbers[0]], schema.path).chunks[axis]
+    if own != ANY_CHUNK:
+        return own
     rows = [placed.row(number) for number in numbers]
     wholes = [files[number].chunks[schema.path] for number in numbers]
+    name = schema.dimensions[axis]
     return max(1, math.gcd(*wholes, *placed.starts[name][rows].tolist()))
 
 
@@ -538,6 +713,27 @@ def _growing(schema: ArraySchema, placed: PlacedFiles) -> tuple[tuple[int, str],
 def _is_native(files: Sequence[FileFacts], numbers: Sequence[int], schema: ArraySchema) -> bool:
     """Return whether all files gave the values of an array, so that no reference is needed."""
     return all(schema.path in files[number].values for number in numbers)
+
+
+def _notes_of_moves(placed: PlacedFiles, existing: Existing | None) -> list[str]:
+    """Return how many existing steps moved along each dimension."""
+    assert existing is not None or not placed.inserted, "new steps come before existing ones"
+    return [
+        f"{counted(inserted.steps, 'step')} along {name!r} came before existing ones:"
+        f" {counted(existing.lengths[name] - inserted.runs[0][0], 'step')} moved"
+        for name, inserted in placed.inserted.items()
+        if existing is not None
+    ]
+
+
+def _notes_of_chunks(cuts: Mapping[str, object]) -> list[str]:
+    """Name the setting that other programs need to open arrays."""
+    if not cuts:
+        return []
+    return [
+        f"the chunks of {', '.join(sorted(cuts))} have different lengths: Zarr without Icefloe"
+        f" opens them after zarr.config.set({{'{RECTILINEAR}': True}})"
+    ]
 
 
 _MOST_NOTES: Final = 20
@@ -602,6 +798,7 @@ def _target(
     attributes: Mapping[str, Any],
     native: Mapping[str, list[tuple[int, NDArray[Any]]]],
     existing: Existing | None,
+    cuts: NDArray[np.int64] | None,
 ) -> TargetArray:
     having, schema, numbers = _holders(files, families, placed, path)
     growing = _growing(schema, placed)
@@ -626,13 +823,18 @@ def _target(
             is_native=True,
             families=having,
         )
+    uneven_axis = growing[0][0] if cuts is not None else None
     chunks = tuple(
-        _chunk(files, numbers, schema, axis, axes[axis], placed, existing)
+        ANY_CHUNK
+        if axis == uneven_axis
+        else _chunk(stored, files, numbers, schema, axis, placed, existing)
         if axis in axes
         else length
         for axis, length in enumerate(schema.chunks)
     )
     metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
+    if cuts is not None and uneven_axis is not None:
+        metadata["chunk_grid"] = grid_of(shape, chunks, uneven_axis, cuts.tolist())
     return TargetArray(path, metadata, growing, is_native=False, families=having)
 
 

@@ -2,7 +2,8 @@
 
 Pure, and on columns. Along one dimension, each file holds a block: a run of coordinate values.
 Blocks that are equal share a place (files of other variables, or of other places along other
-dimensions); others must lie one behind the other, in the direction that most of them have.
+dimensions); others must lie one behind the other, in the direction that most of them have. They
+also go between existing steps, which then move.
 """
 
 import math
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.consensus import Families
+from icefloe.pipeline.combining.insertions import Insertions, Ints
 from icefloe.pipeline.combining.report import Coverage, Gap, Hole, Misfit
 from icefloe.pipeline.files.facts import FileFacts, Kind, LoadedValues, is_named
 from icefloe.pipeline.files.options import CombineOptions, GapRule
@@ -24,7 +26,6 @@ from icefloe.pipeline.files.times import parse_units, show_moment
 from icefloe.records import Record, field, replace
 
 type Values = NDArray[Any]
-type Ints = NDArray[np.int64]
 
 _GAP_FACTOR: Final = 1.5
 _STEP_TOLERANCE: Final = 1e-6
@@ -52,8 +53,8 @@ class Placed(Record):
     """Positions behind which steps are missing, and about how many."""
     late: tuple[int, ...] = ()
     """Blocks that went before the end of what was there."""
-    ahead: int = 0
-    """How many steps come before what was there, which moves by as many."""
+    inserted: Insertions = Insertions()
+    """Steps that come before existing ones, which move."""
 
 
 def place(
@@ -63,8 +64,8 @@ def place(
 
     >>> place([np.array([3, 4]), np.array([1, 2])]).starts
     array([2, 0])
-    >>> place([np.array([3, 4])], existing=np.array([8, 9])).ahead
-    2
+    >>> place([np.array([3, 4])], existing=np.array([1, 8, 9])).inserted.runs
+    ((1, 2),)
     """
     refusals: dict[int, Refusal] = {}
     starts = np.full(len(blocks), -1, np.int64)
@@ -89,19 +90,21 @@ def place(
     twins = {n: owner.setdefault(rank.tobytes(), n) for n, rank in ranks.items()}
     distinct = list(owner.values())
     if gaps == "leave":
-        axis, ahead = _place_regularly(blocks, distinct, there, descends, refusals, starts)
+        axis, inserted = _place_regularly(blocks, distinct, there, descends, refusals, starts)
     else:
-        axis, ahead = _place_around(blocks, distinct, ranks, rank_of_axis, there, refusals, starts)
+        axis, inserted = _place_among(
+            blocks, distinct, ranks, rank_of_axis, there, refusals, starts
+        )
     for number, twin in twins.items():
         starts[number] = starts[twin]
         if twin in refusals and number != twin:
             refusals[number] = refusals[twin]
-    behind = ahead + len(there)
-    late = tuple(number for number in usable if ahead <= starts[number] < behind)
+    first, behind = int(inserted.moved(np.zeros(1, np.int64))[0]), len(there) + inserted.steps
+    late = tuple(number for number in usable if first <= starts[number] < behind)
     gaps_found = (
-        _left_free(axis, starts, blocks, (ahead, behind)) if gaps == "leave" else find_gaps(axis)
+        _left_free(axis, starts, blocks, (first, behind)) if gaps == "leave" else find_gaps(axis)
     )
-    return Placed(starts, len(axis), axis, refusals, gaps_found, late, ahead)
+    return Placed(starts, len(axis), axis, refusals, gaps_found, late, inserted)
 
 
 def _check(block: Values, number: int, refusals: dict[int, Refusal]) -> bool:
@@ -166,7 +169,7 @@ def _ranks(
     return dict(zip(blocks, parts, strict=True)), existing
 
 
-def _place_around(
+def _place_among(
     blocks: Sequence[Values],
     distinct: list[int],
     ranks: dict[int, Ints],
@@ -174,48 +177,38 @@ def _place_around(
     there: Values,
     refusals: dict[int, Refusal],
     starts: Ints,
-) -> tuple[Values, int]:
-    """Put blocks one behind the other, before and behind the existing steps.
+) -> tuple[Values, Insertions]:
+    """Put blocks before, between and behind the existing steps, or where their steps exist.
 
-    Those that lie within the existing steps fall into place. Return the axis, and how many steps
-    come before the existing ones.
+    Return the axis, and which steps come before existing ones.
     """
-    before: list[int] = []
-    behind: list[int] = []
-    first, last = (axis_ranks[0], axis_ranks[-1]) if len(axis_ranks) else (-1, -1)
+    new: list[int] = []
+    present: list[int] = []
+    places: dict[int, int] = {}  # by block, how many existing steps lie before it
     for number in distinct:
         rank = ranks[number]
-        if rank[0] > last:
-            behind.append(number)
-        elif rank[-1] < first:
-            before.append(number)
-        elif (position := _position(axis_ranks, rank)) is not None:
-            starts[number] = position
+        position, end = np.searchsorted(axis_ranks, [rank[0], rank[-1] + 1]).tolist()
+        places[number] = position
+        if position == end:
+            new.append(number)
+        elif np.array_equal(axis_ranks[position:end], rank):
+            present.append(number)
         else:
             refusals[number] = Refusal(
-                Kind.LATE,
-                "it lies between existing steps, where no room was left for it: ingest all files"
-                " again, with gaps='leave'",
+                Kind.OVERLAP, "it overlaps existing steps, and has others too: leave it out"
             )
-    before = _without_overlaps(before, ranks, refusals)
-    behind = _without_overlaps(behind, ranks, refusals)
-    ahead = sum(len(blocks[number]) for number in before)
-    starts[starts >= 0] += ahead
-    starts[before] = _one_after_the_other(blocks, before)
-    starts[behind] = ahead + len(there) + _one_after_the_other(blocks, behind)
-    parts = [[blocks[number] for number in numbers] for numbers in (before, behind)]
-    return np.concatenate([*parts[0], there, *parts[1]]), ahead
-
-
-def _one_after_the_other(blocks: Sequence[Values], numbers: Sequence[int]) -> Ints:
-    """Return where each block starts, which is where all before it end."""
-    lengths = np.array([len(blocks[number]) for number in numbers], np.int64)
-    return np.cumsum(lengths) - lengths
-
-
-def _position(axis: Ints, values: Ints) -> int | None:
-    position = int(np.searchsorted(axis, values[0]))
-    return position if np.array_equal(axis[position : position + len(values)], values) else None
+    new = _without_overlaps(new, ranks, refusals)
+    positions = np.array([places[number] for number in new], np.int64)
+    lengths = np.array([len(blocks[number]) for number in new], np.int64)
+    runs: dict[int, int] = {}
+    for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
+        if position < len(there):
+            runs[position] = runs.get(position, 0) + length
+    inserted = Insertions(tuple(runs.items()))
+    starts[new] = positions + np.cumsum(lengths) - lengths
+    starts[present] = inserted.moved(np.array([places[number] for number in present], np.int64))
+    values = np.concatenate([there[:0], *(blocks[number] for number in new)])
+    return np.insert(there, np.repeat(positions, lengths), values), inserted
 
 
 def _without_overlaps(
@@ -253,10 +246,10 @@ def _place_regularly(
     descends: bool,  # noqa: FBT001 - the direction
     refusals: dict[int, Refusal],
     starts: Ints,
-) -> tuple[Values, int]:
+) -> tuple[Values, Insertions]:
     """Put blocks where they belong on an axis of equal steps, free places between them.
 
-    Return the axis, and how many steps come before the existing ones.
+    Return the axis, and which steps come before existing ones.
     """
     flat = np.unique(np.concatenate([there, *(blocks[number] for number in distinct)]))
     step = _smallest_step(there if len(there) > 1 else flat)
@@ -287,7 +280,7 @@ def _place_regularly(
         starts[number] = position + ahead
         axis[starts[number] : starts[number] + len(blocks[number])] = blocks[number]
     axis[ahead : ahead + len(there)] = there
-    return axis, ahead
+    return axis, Insertions(((0, ahead),) if ahead else ())
 
 
 def _smallest_step(values: Values) -> Any:
@@ -351,8 +344,8 @@ class PlacedFiles(Record):
     coordinates: Mapping[str, str] = field(default_factory=dict)
     """By dimension, the path of the array that decided."""
     axes: Mapping[str, "_Axis"] = field(default_factory=dict)
-    ahead: Mapping[str, int] = field(default_factory=dict)
-    """By dimension, how many steps come before those that were there."""
+    inserted: Mapping[str, Insertions] = field(default_factory=dict)
+    """By dimension, the steps that come before existing ones."""
 
     def row(self, number: int) -> int:
         """Find a file."""
@@ -439,7 +432,9 @@ def place_files(
         coverage=coverage,
         coordinates=coordinates,
         axes=placed,
-        ahead={name: axis.placed.ahead for name, axis in placed.items() if axis.placed.ahead},
+        inserted={
+            name: axis.placed.inserted for name, axis in placed.items() if axis.placed.inserted.runs
+        },
     )
 
 

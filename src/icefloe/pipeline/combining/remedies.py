@@ -87,7 +87,24 @@ def misfits_error(
     asked = Way(replace(options, on_misfit="fail"), copies)
     remedy = find_remedy(_other_ways(asked, existing), facts, existing, report)
     words = "" if remedy is None else remedy.words(asked, may_copy=may_copy)
+    if remedy is not None and _is_uneven(asked, remedy, facts, existing, report):
+        words += ", or by reference to chunks of different lengths (rectilinear=True)"
     return MisfitsError(replace(report, remedy=words))
+
+
+def _is_uneven(
+    asked: Way,
+    remedy: Remedy,
+    facts: Sequence[FileFacts],
+    existing: Existing | None,
+    report: Report,
+) -> bool:
+    """Return whether as many files as with a remedy fit if chunks may have different lengths."""
+    options = asked.options
+    if existing is not None or asked.copies or options.rectilinear or options.gaps == "leave":
+        return False
+    uneven = find_remedy([Way(replace(options, rectilinear=True))], facts, None, report)
+    return uneven is not None and uneven.misfits <= remedy.misfits
 
 
 def _other_ways(asked: Way, existing: Existing | None) -> Iterator[Way]:

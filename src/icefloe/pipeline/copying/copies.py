@@ -34,6 +34,7 @@ from icefloe.pipeline.writing.provenance import record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.openings import with_rectilinear
 
 _V2_DIMENSIONS: Final = "_ARRAY_DIMENSIONS"
 _FILL_VALUE: Final = "_FillValue"
@@ -104,7 +105,9 @@ def arrays_below(
     """Look at everything below a group that is open."""
     attributes: dict[str, Mapping[str, Any]] = {"": root.attrs.asdict()}
     arrays: list[tuple[zarr.Array[Any], SourceArray]] = []
-    for path, node in sorted(root.members(max_depth=None), key=lambda member: member[0]):
+    with with_rectilinear():
+        members = root.members(max_depth=None)
+    for path, node in sorted(members, key=lambda member: member[0]):
         if holds_records and (is_record(path) or path == _RECORDS_PARENT):
             continue
         if isinstance(node, zarr.Array):
@@ -124,13 +127,9 @@ def arrays_below(
 def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
     try:
         chunks, shards = tuple(array.chunks), array.shards
-    except NotImplementedError:
-        raise InvalidInputError(
-            f"the chunks of the array {path!r} are not all of one length: such arrays cannot be"
-            " copied on Spark",
-            ErrorKind.INVALID_ARRAY_METADATA,
-            path=path,
-        ) from None
+    except NotImplementedError:  # chunks have different lengths: the longest ones count
+        chunks = tuple(max(lengths, default=1) for lengths in array.read_chunk_sizes)
+        shards = None
     kind = array.dtype
     item_bytes = max(kind.itemsize, _TEXT_BYTES) if kind.kind in {"O", "T"} else kind.itemsize
     return SourceArray(

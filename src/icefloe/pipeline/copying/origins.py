@@ -33,6 +33,7 @@ from icefloe.virtual_chunks.clients import Client
 from icefloe.virtual_chunks.reader import VirtualReader
 from icefloe.virtual_chunks.resolve import normalise_all
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.openings import with_rectilinear
 
 
 class Needs(Record):
@@ -114,7 +115,8 @@ class RepositorySource(Record):
     def array(self, path: str) -> "zarr.Array[Any]":
         """Open an array for reading, from threads that block."""
         store: IcechunkStore = self.session.store
-        return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
+        with with_rectilinear():
+            return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
     def needs(self, _path: str) -> Needs:
         """Nothing."""
@@ -156,7 +158,8 @@ class ZarrSource(Record):
         """Open an array for reading, from threads that block."""
         source = self.access.place(self.url)
         store = ReadingStore(source.backend, source.key)
-        return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
+        with with_rectilinear():
+            return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
     def needs(self, _path: str) -> Needs:
         """Nothing."""

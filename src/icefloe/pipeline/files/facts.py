@@ -81,7 +81,6 @@ class Kind(StrEnum):
     OVERLAP = "overlap"
     UNALIGNED = "unaligned"
     GAP = "gap"
-    LATE = "late"
 
 
 class Difference(Record):

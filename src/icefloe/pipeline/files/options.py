@@ -234,8 +234,18 @@ class CombineOptions(Record):
     """Names of coordinates whose values are those of the first file, whatever others have."""
     fill_missing: bool = False
     """Whether variables that some files lack are missing there, instead of a misfit."""
+    rectilinear: bool = False
+    """Whether chunks along the first dimension of an array that files are joined along may have
+    other lengths in each file, such as months. All arrays whose chunks hold several steps then
+    get such a grid, which Zarr opens only with a setting."""
 
     def __post_init__(self) -> None:
+        if self.rectilinear and self.gaps == "leave":
+            raise InvalidInputError(
+                "gaps='leave' needs to know the chunks of files to come, which rectilinear=True"
+                " leaves open: leave one of them out",
+                ErrorKind.BAD_METADATA,
+            )
         for name, most in self.tolerance.items():
             if not (math.isfinite(most) and most >= 0):
                 raise InvalidInputError(

@@ -30,7 +30,7 @@ from icefloe.pipeline.checking.values import (
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, combine
 from icefloe.pipeline.combining.consensus import Grid
 from icefloe.pipeline.combining.remedies import misfits_error
-from icefloe.pipeline.combining.report import CheckedValues, Report
+from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
 from icefloe.pipeline.copying.origins import SourceReader
 from icefloe.pipeline.files.containers import not_covered
@@ -92,12 +92,12 @@ from icefloe.pipeline.writing.provenance import (
     SortedSources,
     SourceRecord,
     find_missing,
+    insertions_of,
     look_at_known,
     options_to_json,
     read_record,
     recorded_files,
     sort_sources,
-    steps_ahead,
     without_occupied,
     write_record,
 )
@@ -240,9 +240,11 @@ class VirtualProducer(Record, kw_only=True):
         if existing is not None and record is not None:
             existing = replace(existing, grid=self._grid(session, group, record, facts))
         combined = combine(facts, self.options, existing)
-        combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise misfits_error(combined.report, facts, self.options, existing)
+        combined = without_occupied(facts, combined, self.options, existing, record)
+        if combined.report.misfits and self.options.on_misfit == "fail":
+            raise MisfitsError(combined.report)
         return CombinedFiles(facts, combined, existing, record)
 
     def _grid(
@@ -288,7 +290,7 @@ class VirtualProducer(Record, kw_only=True):
         for number, combined in enumerate(waves):
             wave = replace(files, combined=combined)
             if number:  # on top of what the waves before left
-                wave = replace(wave, combined=replace(combined, ahead={}))
+                wave = replace(wave, combined=replace(combined, inserted={}))
                 session = job.session()
                 existing = read_existing(session.store, group, self.options)
                 record = read_record(session.store, group)
@@ -316,8 +318,8 @@ class VirtualProducer(Record, kw_only=True):
         write_native(store, group, combined)
         recorded = recorded_files(files.facts, combined, self.options)
         settings = options_to_json(self.options, self.parse)
-        ahead = steps_ahead(combined, self.options)
-        write_record(store, group, files.record, recorded, settings, files.grid(), ahead)
+        inserted = insertions_of(combined, self.options)
+        write_record(store, group, files.record, recorded, settings, files.grid(), inserted)
 
 
 def plan_references(
@@ -341,7 +343,7 @@ def plan_references(
     arrays = plan_arrays(state, group, files.facts, combined, kept_paths=kept)
     plan = WritePlan(job.id, tuple(arrays))
     # Chunks that move have to leave the places of all files.
-    known = {file.url for file in files.facts} if combined.ahead else files.known_urls()
+    known = {file.url for file in files.facts} if combined.inserted else files.known_urls()
     places = places_table(files.facts, combined, known)
     placed = scanned.matching(places, "number").map(_place, plan, int(time.time()), columns=PLACED)
     tasks = write_tasks(references, job.cores)
@@ -356,13 +358,13 @@ def plan_references(
         message=f"{counted(len(combined.files), 'file')} by reference",
         metadata={"icefloe.files": len(combined.files)},
         worker_context=workers,
-        finish=partial(_make_room, session, group, files) if combined.ahead else None,
+        finish=partial(_make_room, session, group, files) if combined.inserted else None,
         require_openable=lambda: notes,
     )
 
 
 def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
-    assert files.existing is not None, "there is something to come before"
+    assert files.existing is not None, "new steps come before existing ones"
     state = state_of(session)
     before = Repository(state.context).readonly_session(snapshot_id=session.snapshot_id)
     stored = state_of(before)

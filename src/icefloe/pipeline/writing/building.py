@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, Self
 
 import msgspec
@@ -27,7 +28,16 @@ from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.partition import append_order
 from icefloe.manifests.regions import LinkedRegion, NewReferences, PartPlan, StoredManifest
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, TargetArray
-from icefloe.pipeline.files.facts import FileFacts, SourceState, binary_column, int_column
+from icefloe.pipeline.combining.insertions import Insertions
+from icefloe.pipeline.combining.uneven import Cells, shortened
+from icefloe.pipeline.files.facts import (
+    ANY_CHUNK,
+    ArraySchema,
+    FileFacts,
+    SourceState,
+    binary_column,
+    int_column,
+)
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References, concat_references
 from icefloe.records import Record, replace
@@ -175,7 +185,7 @@ def _spans(
     facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
 ) -> NDArray[np.int64]:
     """Return the box of chunks that each file may bring: (files, dimensions, first and end)."""
-    rows = combined.rows_of(array)
+    rows, cells = combined.rows_of(array), array.cells
     # Whole along all axes, then cut along those that grow: from the chunk in which the file starts
     # to the one behind its last step.
     spans = np.zeros((len(rows), len(grid), 2), np.int64)
@@ -183,8 +193,8 @@ def _spans(
     for axis, name in array.growing:
         starts = combined.starts[name][rows]
         lengths = np.array([facts[combined.files[row]].lengths[name] for row in rows], np.int64)
-        spans[:, axis, 0] = starts // array.chunks[axis]
-        spans[:, axis, 1] = -(-(starts + lengths) // array.chunks[axis])
+        spans[:, axis, 0] = cells[axis].of(starts)
+        spans[:, axis, 1] = cells[axis].of(starts + lengths - 1) + 1
     return spans
 
 
@@ -196,22 +206,45 @@ def make_room(
     combined: Combined,
     existing: Existing,
 ) -> None:
-    """Move chunks behind the steps that come before the first one.
+    """Move chunks behind the steps that come before them.
 
     `stored` has the chunks as they were. Places of the files stay as they are.
     """
     targets = {array.path: array for array in combined.arrays}
     for array in existing.schema.arrays:
-        steps = [combined.ahead.get(name, 0) for name in array.dimensions]
-        if array.path in existing.values or not any(steps):
+        if array.path in existing.values or combined.inserted.keys().isdisjoint(array.dimensions):
             continue
+        axes = [
+            (axis, combined.inserted[name], *_old_and_new_cells(combined, existing, array, axis))
+            for axis, name in enumerate(array.dimensions)
+            if name in combined.inserted
+        ]
         made = MadeArray.at(session, joined_path(group, array.path))
-        offset = [step // chunk for step, chunk in zip(steps, array.chunks, strict=True)]
         taken = None
         if stored is not session and array.path in targets:
             spans = _spans(facts, combined, targets[array.path], made.grid)
-            taken = np.concatenate([cells_of(tuple(box)) for box in spans.tolist()])
-        run_blocking(move_stored(session, stored, made.path, offset, taken))
+            boxes = [cells_of(tuple(box)) for box in spans.tolist()]
+            if boxes:  # its files may come in later waves
+                taken = np.concatenate(boxes).astype(np.uint32)
+        run_blocking(move_stored(session, stored, made.path, partial(_moved_cells, axes), taken))
+
+
+def _old_and_new_cells(
+    combined: Combined, existing: Existing, array: ArraySchema, axis: int
+) -> tuple[Cells, Cells]:
+    before = Cells(array.chunks[axis], existing.cuts.get(array.path, ()))
+    is_first = not any(name in combined.starts for name in array.dimensions[:axis])
+    if array.path in combined.cuts and is_first:
+        return before, Cells(ANY_CHUNK, combined.cuts[array.path])
+    return before, before
+
+
+def _moved_cells(axes: Sequence[tuple[int, Insertions, Cells, Cells]], cells: Ints) -> Ints:
+    """Return where chunks go; by axis, the steps that are inserted, and old and new chunks."""
+    moved = cells.copy()
+    for axis, inserted, before, after in axes:
+        moved[:, axis] = after.of(inserted.moved(before.starts(cells[:, axis])))
+    return moved
 
 
 def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
@@ -297,8 +330,9 @@ def box_to_clear(array: ArrayPlan, file: PlacedFile) -> CellBox | None:
         if name is None:
             box.append((0, cells))
             continue
-        start, chunk = file.starts[name], array.target.chunks[axis]
-        box.append((start // chunk, -(-(start + file.facts.lengths[name]) // chunk)))
+        start, length = file.starts[name], file.facts.lengths[name]
+        first, last = array.target.cells[axis].of(np.array([start, start + length - 1])).tolist()
+        box.append((first, last + 1))
     return tuple(box)
 
 
@@ -340,7 +374,8 @@ def cut_into_waves(
     Files at the same place along the first dimension stay together, even if they have more.
     """
     name = options.concat[0]
-    reached = 0 if existing is None else existing.lengths[name] + combined.ahead.get(name, 0)
+    inserted = combined.inserted.get(name, Insertions())
+    reached = 0 if existing is None else existing.lengths[name] + inserted.steps
     waves = _rows_of_waves(facts, combined, name, most)
     for rows in waves:
         ends = [
@@ -399,11 +434,12 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
 
 
 def _shortened(array: TargetArray, name: str, length: int) -> TargetArray:
-    shape = list(array.metadata["shape"])
+    shape, grid = list(array.metadata["shape"]), array.metadata["chunk_grid"]
     for axis, growing_dimension in array.growing:
         if growing_dimension == name:
             shape[axis] = length
-    return replace(array, metadata={**array.metadata, "shape": shape})
+            grid = shortened(grid, shape, array.growing[0][0])
+    return replace(array, metadata={**array.metadata, "shape": shape, "chunk_grid": grid})
 
 
 class BuiltRegion(Record, eq=False):

@@ -8,6 +8,7 @@ written with it, are looked at; `checking.values` follows references.
 import json
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +19,10 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, SourceError
 from icefloe.format.paths import joined_path, node_name
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing
+from icefloe.pipeline.combining.uneven import cells_of_grid, grid_of, shortened
 from icefloe.pipeline.files import is_record
 from icefloe.pipeline.files.facts import (
+    ANY_CHUNK,
     ANY_LENGTH,
     ENCODING_ATTRIBUTES,
     ArraySchema,
@@ -30,6 +33,7 @@ from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.writing.openable import surely_opens
 from icefloe.pipeline.writing.provenance import recorded_groups
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.openings import with_rectilinear
 
 
 def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing:
@@ -54,7 +58,19 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
         for path, array in arrays.items()
         if ANY_LENGTH in schemas[path].shape and is_native(schemas[path])
     }
-    return Existing(DatasetSchema.of(list(schemas.values())), lengths, values)
+    cuts = {
+        path: tuple(_cuts(array, schemas[path]))
+        for path, array in arrays.items()
+        if ANY_LENGTH in schemas[path].shape and ANY_CHUNK in schemas[path].chunks
+    }
+    return Existing(DatasetSchema.of(list(schemas.values())), lengths, values, cuts=cuts)
+
+
+def _cuts(array: "zarr.Array[Any]", schema: ArraySchema) -> list[int]:
+    """Return where chunks begin and end along the first growing axis."""
+    axis = schema.shape.index(ANY_LENGTH)
+    sizes = array.read_chunk_sizes[axis]
+    return [0, *accumulate(sizes)]
 
 
 def find_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing | None:
@@ -72,7 +88,8 @@ def read_values_of(
     """Read arrays as a whole, but for those that cannot be read."""
     for path in paths:
         try:
-            array = zarr.open_array(store, path=joined_path(group, path), mode="r")
+            with with_rectilinear():
+                array = zarr.open_array(store, path=joined_path(group, path), mode="r")
             yield path, LoadedValues(np.asarray(array[...]))
         except (IcefloeError, OSError):  # files that it refers to may be gone
             continue
@@ -86,7 +103,9 @@ def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array
         for other in recorded_groups(store)
         if other != name and (not name or other.startswith(f"{name}/"))
     )
-    for path, array in zarr.open_group(store, path=name, mode="r").members(max_depth=None):
+    with with_rectilinear():
+        members = zarr.open_group(store, path=name, mode="r").members(max_depth=None)
+    for path, array in members:
         is_foreign = (not name and is_record(path)) or path.startswith(others)
         if isinstance(array, zarr.Array) and not is_foreign:
             yield path, array
@@ -103,6 +122,10 @@ def _has_zstd(schema: ArraySchema) -> bool:
 
 def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> ArraySchema:
     metadata: dict[str, Any] = dict(array.metadata.to_dict())
+    growing = [name in options.concat for name in metadata.get("dimension_names") or ()]
+    chunks = [cells.chunk for cells in cells_of_grid(metadata["chunk_grid"])]
+    if metadata["chunk_grid"]["name"] == "rectilinear" and any(growing):
+        chunks[growing.index(True)] = ANY_CHUNK  # also if all chunks have the same length by now
     given_names = metadata.get("dimension_names") or (None,) * array.ndim
     names = tuple(name or f"dim_{number}" for number, name in enumerate(given_names))
     attributes: Mapping[str, Any] = metadata.get("attributes") or {}
@@ -114,7 +137,7 @@ def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> Arr
             ANY_LENGTH if name in options.concat else length
             for name, length in zip(names, array.shape, strict=True)
         ),
-        chunks=tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"]),
+        chunks=tuple(chunks),
         codecs=tuple(metadata["codecs"]),
         fill_value=metadata["fill_value"],
         encoding={name: attributes[name] for name in ENCODING_ATTRIBUTES & attributes.keys()},
@@ -144,7 +167,7 @@ def write_metadata(
 ) -> None:
     """Make the groups and arrays, or give those that are there their new lengths.
 
-    Values of small arrays move where steps come before the first one.
+    Values of small arrays move where steps come before them.
     """
     there = set() if existing is None else set(existing.schema.by_path)
     if existing is None:
@@ -154,8 +177,11 @@ def write_metadata(
         if array.path in there:
             if not array.growing:
                 continue
+            changed = {"shape": array.metadata["shape"]}
+            if array.path in combined.cuts:
+                changed["chunk_grid"] = array.metadata["chunk_grid"]
             stored = json.loads(get_document(store, key))
-            metadata: Mapping[str, Any] = {**stored, "shape": array.metadata["shape"]}
+            metadata: Mapping[str, Any] = {**stored, **changed}
         else:
             metadata = array.metadata
         put_document(store, key, json.dumps(metadata).encode())
@@ -180,19 +206,24 @@ def _lengthen_others(
             combined.lengths[name] if length == ANY_LENGTH else length
             for name, length in zip(schema.dimensions, schema.shape, strict=True)
         ]
+        if (cuts := combined.cuts.get(path)) is not None:
+            axis = schema.shape.index(ANY_LENGTH)
+            whole = (*metadata["shape"][:axis], cuts[-1], *metadata["shape"][axis + 1 :])
+            grid = grid_of(whole, schema.chunks, axis, cuts)
+            metadata["chunk_grid"] = shortened(grid, metadata["shape"], axis)
         put_document(store, key, json.dumps(metadata).encode())
 
 
 def _move_values(store: IcechunkStore, group: str, combined: Combined, existing: Existing) -> None:
     """Move the values of small arrays behind the steps that come before them."""
     for path, loaded in existing.values.items():
-        ahead = combined.ahead.get(existing.schema.by_path[path].dimensions[0], 0)
-        if not ahead:
+        inserted = combined.inserted.get(existing.schema.by_path[path].dimensions[0])
+        if inserted is None:
             continue
         target = zarr.open_array(store, path=joined_path(group, path), mode="r+")
         values = np.array(target[...])
-        values[:ahead] = target.fill_value
-        values[ahead : ahead + len(loaded.values)] = loaded.values
+        values[...] = target.fill_value
+        values[inserted.moved(np.arange(len(loaded.values)))] = loaded.values
         target[...] = values
 
 
@@ -274,7 +305,7 @@ def require_openable(
     `stored` are those whose values are in the repository already. Not every Zarr hierarchy is
     meant for xarray: without `needs_xarray`, its failure is a note. Returns notes for a report.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), with_rectilinear():
         warnings.simplefilter("ignore")  # codecs that zarr finds unusual are no obstacle
         for path in sorted(paths):
             try:

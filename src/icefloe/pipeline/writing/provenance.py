@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.files import RECORDS_GROUP
 from icefloe.pipeline.files.facts import (
@@ -185,13 +186,13 @@ def write_record(
     files: Sequence[RecordedFile],
     options: Mapping[str, Any],
     grid: Mapping[str, str] | None = None,
-    ahead: Sequence[int] = (),
+    inserted: Sequence[Insertions] = (),
 ) -> None:
     """Add files to the record of a group.
 
     Those that are in it already are replaced, but for the time at which they first came. `grid`
-    are digests of coordinates that all files share, by path. `ahead` are the steps that come
-    before all others, along each dimension that files are joined along.
+    are digests of coordinates that all files share, by path. `inserted` are the steps that come
+    before existing ones, along each dimension that files are joined along.
     """
     rows = {} if before is None else before.by_url()
     again = [
@@ -206,12 +207,12 @@ def write_record(
         record.attrs[_OPTIONS] = {**options, _GRID: dict(grid or {})}
     elif (merged := {**before.grid, **(grid or {})}) != before.grid:
         record.attrs[_OPTIONS] = {**before.options, _GRID: merged}
-    behind = () if before is None or not any(ahead) else _moved_behind(before, ahead).files
+    moved_files = () if before is None else _with_room(before, inserted).files
     for name in (*_TEXTS, *_NUMBERS):
         array = _require(record, name, len(rows))
         start = array.shape[0]
-        if behind and name in _OF_PLACE:
-            array[:] = _values(name, behind)
+        if name in _OF_PLACE and any(insertions.runs for insertions in inserted):
+            array[:] = _values(name, moved_files)
         if more:
             array.resize((start + len(more),))
             array[start:] = _values(name, more)
@@ -338,15 +339,21 @@ def _further(places: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{first}+{steps}" for first, steps in places)
 
 
-def _moved_behind(record: SourceRecord, ahead: Sequence[int]) -> SourceRecord:
-    """Return a record whose files lie behind new steps."""
-    files = []
-    for file in record.files:
-        (start, _), *others = (
-            (first + steps, length)
-            for (first, length), steps in zip(_recorded_box(file), ahead, strict=False)
-        )
-        files.append(replace(file, start=start, further=_further(others)))
+def _with_room(record: SourceRecord, inserted: Sequence[Insertions]) -> SourceRecord:
+    """Return a record whose files lie where they are after steps came before them."""
+    if not any(insertions.runs for insertions in inserted):
+        return record
+    boxes = [_recorded_box(file) for file in record.files]
+    for axis, insertions in enumerate(inserted):
+        rows = [row for row, box in enumerate(boxes) if len(box) > axis]
+        starts = insertions.moved(np.array([boxes[row][axis][0] for row in rows], np.int64))
+        for row, start in zip(rows, starts.tolist(), strict=True):
+            box = boxes[row]
+            boxes[row] = (*box[:axis], (start, box[axis][1]), *box[axis + 1 :])
+    files = [
+        replace(file, start=box[0][0], further=_further(box[1:]))
+        for file, box in zip(record.files, boxes, strict=True)
+    ]
     return replace(record, files=tuple(files))
 
 
@@ -361,9 +368,9 @@ def _recorded_box(file: RecordedFile) -> _Box:
     return ((file.start, file.length), *others)
 
 
-def steps_ahead(combined: Combined, options: CombineOptions) -> list[int]:
-    """Return how many steps come before those that were there, along each dimension."""
-    return [combined.ahead.get(name, 0) for name in options.concat]
+def insertions_of(combined: Combined, options: CombineOptions) -> list[Insertions]:
+    """Return which steps come before existing ones, along each dimension."""
+    return [combined.inserted.get(name, Insertions()) for name in options.concat]
 
 
 def without_occupied(
@@ -380,8 +387,9 @@ def without_occupied(
     """
     if record is None or existing is None or not combined.arrays:
         return combined
-    record = _moved_behind(record, steps_ahead(combined, options))
-    refused = _refused(facts, combined, options, record)
+    moved_record = _with_room(record, insertions_of(combined, options))
+    refused = _refused(facts, combined, options, moved_record)
+    refused |= _between_steps(facts, combined, options, record)
     if not refused:
         return combined
     if options.on_misfit == "fail":
@@ -394,6 +402,36 @@ def without_occupied(
         for row, fact in enumerate(facts)
     ]
     return combine(left, options, existing)
+
+
+def _between_steps(
+    facts: Sequence[FileFacts], combined: Combined, options: CombineOptions, record: SourceRecord
+) -> dict[int, Misfit]:
+    """Find files between the steps of a file, of which the record knows only where it begins."""
+    refused: dict[int, Misfit] = {}
+    if not combined.inserted:
+        return refused
+    boxes = [_recorded_box(file) for file in record.files]
+    for axis, (name, inserted) in enumerate(
+        zip(options.concat, insertions_of(combined, options), strict=True)
+    ):
+        rows = [row for row, box in enumerate(boxes) if len(box) > axis]
+        corners = np.array([boxes[row][axis] for row in rows], np.int64).reshape(-1, 2)
+        positions = np.array([position for position, _ in inserted.runs], np.int64)
+        first = np.searchsorted(positions, corners[:, 0], side="right")
+        end = np.searchsorted(positions, corners.sum(axis=1), side="left")
+        # By number of a run that is inserted, the file between whose steps it lies.
+        owners: dict[int, str] = {}
+        for row in np.flatnonzero(first < end).tolist():
+            for run in range(first[row], end[row]):
+                owners.setdefault(run, record.files[rows[row]].state.url)
+        for number, run in zip(
+            combined.files, inserted.run_of(combined.starts[name]).tolist(), strict=True
+        ):
+            if run in owners:
+                text = f"along {name!r} it lies between steps of {owners[run]}: leave it out"
+                refused[number] = Misfit(facts[number].url, Kind.OVERLAP, text)
+    return refused
 
 
 def _refused(
