@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline import CombineOptions, CopyOptions, MisfitsError
+from icefloe.pipeline.local import virtualize_locally
 from tests.pipeline.repositories import repository_for
 
 UNEVEN = CombineOptions(("time", "x"), rectilinear=True, check_values="all")
@@ -169,6 +170,22 @@ def test_variables_in_order_have_chunks_of_their_own(tmp_path: Path) -> None:
     found = opened(repository.readonly_session("main"))
     assert_array_equal(found.heat[:9], expected(set(urls[:3]))["heat"])
     assert_array_equal(found.rain[5:10], expected({urls[4]})["rain"])
+
+
+def test_equal_chunks_become_uneven_if_they_end_with_the_steps(tmp_path: Path) -> None:
+    last = write(tmp_path, "heat", 5, 3)
+    for days in (4, 5):
+        first = write(tmp_path, "heat", 0, days, chunk=2)
+        session = repository_for(tmp_path).writable_session("main")
+        virtualize_locally(session, first, CombineOptions(("time", "x")))
+        if days % 2:
+            with pytest.raises(MisfitsError, match=r"existing chunks of 2 steps .* do not end"):
+                virtualize_locally(session, last, UNEVEN, append=True)
+        else:
+            virtualize_locally(session, last, UNEVEN, append=True)
+            found = opened(session)
+            assert found.heat.encoding["chunks"] == ((2, 2, 3), 1)
+            compare(found, {first, last})
 
 
 def test_a_file_within_a_chunk_is_a_misfit(tmp_path: Path) -> None:
