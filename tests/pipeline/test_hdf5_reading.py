@@ -257,6 +257,7 @@ def test_references_lead_to_the_values(tmp_path: Path, block: int) -> None:
     parsed = parse_file(path.as_uri(), ParseOptions(("x",), drop=()))
     assert isinstance(parsed, ParsedFile)
     with h5py.File(path) as file:
-        for name, dataset in file.items():
+        # Iterating keeps the lock of HDF5, which other threads need to free objects of HDF5.
+        for name, dataset in list(file.items()):
             found = read_values(parsed.metadata[name], parsed.references[name], SourceAccess())
             assert_array_equal(found.ravel(), dataset[...], err_msg=name)

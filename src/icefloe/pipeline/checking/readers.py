@@ -101,8 +101,10 @@ class RangeFile(io.RawIOBase):
         return blocks
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        # HDF5 keeps its lock meanwhile. Another thread needs it to free an object of HDF5, which
+        # Python may do there at any moment: to wait for that thread could last for ever.
         try:
-            return self._source.read(ranges)
+            return self._source.read(ranges, "worker")
         except Exception as error:
             self._failures.append(error)
             raise

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from icefloe.effects import iterate_blocking, run_blocking
+from icefloe.effects import Mode, iterate_blocking, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, SourceError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.files.facts import SourceState
@@ -51,9 +51,9 @@ class SourceObject(Record):
         """Return the URL of another object of the same storage."""
         return self.root + quote(key, safe=_PLAIN)
 
-    def read(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Read ranges of bytes."""
-        return run_blocking(self.backend.get_ranges(self.key, ranges)) if ranges else []
+    def read(self, ranges: Sequence[ByteRange], mode: Mode = "blocking") -> list[Buffer]:
+        """Read ranges of bytes; in the mode `worker`, this thread waits for no other one."""
+        return run_blocking(self.backend.get_ranges(self.key, ranges), mode) if ranges else []
 
     def size(self) -> int:
         """Return the number of bytes."""
