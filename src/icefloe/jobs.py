@@ -294,11 +294,11 @@ def append(
     engine: EngineName = "auto",
     master: str | None = None,
 ) -> JobReport:
-    """Add files to a dataset that `ingest` made by reference; see there.
+    """Add files to a dataset that `ingest` made, by reference or as a copy; see there.
 
-    Without options, files are put together as they were the first time. May be called again and
-    again with the same sources: ingested files are skipped, and without anything new nothing is
-    committed.
+    Without options, files are put together, and copied, as they were the first time. May be called
+    again and again with the same sources: ingested files are skipped, and without anything new
+    nothing is committed.
 
     Args:
         repo: where the dataset is.
@@ -315,7 +315,8 @@ def append(
             "none", if `options` should not say so.
         on_changed: what to do with files that are there in another state.
         on_progress: told how far each stage is.
-        references_per_commit: jobs with more references run in waves with a commit each.
+        references_per_commit: jobs with more references run in waves with a commit each. Copies
+            do as their options say.
         engine: as in `ingest`; only files that are new or changed count.
         master: a Spark cluster.
 
@@ -346,8 +347,10 @@ def append(
     if preprocess is not None:
         parse = replace(options.parse_options(parse), preprocess=preprocess)
     files = list_states(sources, reached)
-    sorted_files = sort_sources(read_record(store, group), files)
-    work = Work.of_files((*sorted_files.new, *sorted_files.changed))
+    record = read_record(store, group)
+    sorted_files = sort_sources(record, files)
+    is_copied = record is not None and record.is_copy
+    work = Work.of_files((*sorted_files.new, *sorted_files.changed), is_copied=is_copied)
     with engine_for(work, engine, master) as runner:
         return jobs.append(
             runner,

@@ -57,6 +57,21 @@ class Pieces(Record, eq=False):
         """Count the values that have a source."""
         return int(self.lengths.prod(axis=1).sum())
 
+    def with_boxes(self, starts: Ints, lengths: Ints, *, source: int) -> Self:
+        """Add boxes of one more source, in which they lie as in the array."""
+        sources = np.full(len(starts), source, np.int64)
+        return type(self)(
+            *(
+                np.concatenate(columns)
+                for columns in (
+                    (self.starts, starts),
+                    (self.lengths, lengths),
+                    (self.origins, starts),
+                    (self.sources, sources),
+                )
+            )
+        )
+
     def merged(self) -> Self:
         """Put pieces together that lie side by side, in the array as in their source."""
         merged = self

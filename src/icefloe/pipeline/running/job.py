@@ -112,7 +112,7 @@ class AnyReport(JsonReady, Record, kw_only=True):
 
 
 class JobReport(AnyReport, kw_only=True):
-    """The result of a job that stored references to files.
+    """The result of a job that stored references to files, or added files to a copy.
 
     >>> from icefloe.pipeline import Report
     >>> report = JobReport(
@@ -135,7 +135,10 @@ class JobReport(AnyReport, kw_only=True):
     replaced: tuple[str, ...] = ()
     """Those of them that were ingested again."""
     missing: tuple[str, ...] = ()
-    """Files that were ingested before, and are not there any more: nobody can read their chunks."""
+    """Files that were ingested before, and are not there any more. Nobody can read their chunks,
+    unless these were copied."""
+    copied: "CopyReport | None" = None
+    """How values were copied, if the files were added to a copy."""
 
     def with_commit(self, done: Committed) -> Self:
         """Add what one more commit did."""

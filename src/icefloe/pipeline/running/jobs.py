@@ -8,31 +8,42 @@ and nothing is visible before the commit, which is one conditional write.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import (
     Copyable,
     CopySource,
+    RepositorySource,
     source_alone,
     source_of,
     staging_repository,
 )
+from icefloe.pipeline.copying.recorded import copying_to_json, recorded_copying
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.running.appending import AppendingProducer, write_copied_record
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.job import CopyReport, Job, JobReport, Target
 from icefloe.pipeline.running.native import NativeProducer
 from icefloe.pipeline.running.orphans import clear_staging
 from icefloe.pipeline.running.progress import OnProgress
-from icefloe.pipeline.running.staging import FilesToStage
+from icefloe.pipeline.running.staging import FilesToStage, combine_copies
 from icefloe.pipeline.running.virtual import VirtualProducer
-from icefloe.pipeline.writing.provenance import OnChanged, recorded_options
+from icefloe.pipeline.writing.provenance import (
+    COPY,
+    OnChanged,
+    read_record,
+    recorded_options,
+    write_record,
+)
 from icefloe.records import replace
 from icefloe.transactions.packing import PackingOptions
 
@@ -135,11 +146,11 @@ def append(
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobReport:
-    """Add files to a dataset that `virtualize` made; see there.
+    """Add files to a dataset that `virtualize` made, or to the copy that `ingest` made of files.
 
-    Without options, files are put together as they were the first time. May be called again and
-    again with the same sources: ingested files are skipped, and without anything new nothing is
-    committed.
+    Without options, files are put together, and copied, as they were the first time. May be called
+    again and again with the same sources: ingested files are skipped, and without anything new
+    nothing is committed.
 
     >>> import icefloe, xarray
     >>> from icefloe.pipeline import CombineOptions, LocalEngine
@@ -160,11 +171,24 @@ def append(
     >>> report.known, report.scan.used, report.references
     (2, 1, 1)
     """
+    store = repo.readonly_session(branch).store
     if options is None:
         function = None if parse is None else parse.preprocess
-        store = repo.readonly_session(branch).store
         options, recorded = recorded_options(store, group, function)
         parse = parse or recorded
+    copying = recorded_copying(read_record(store, group))
+    if copying is not None:
+        chosen = _chosen(options, on_misfit, check_values)
+        job = Job(engine, Target(repo, branch, group.strip("/"), message), on_progress)
+        producer = AppendingProducer(
+            sources=sources,
+            options=chosen,
+            parse=chosen.parse_options(parse),
+            copying=copying,
+            access=access or granted_sources(job.context),
+            on_changed=on_changed,
+        )
+        return job.run(producer)
     return virtualize(
         engine,
         repo,
@@ -317,21 +341,34 @@ def copy_sources(
     try:
         staging = staging_repository(job.context.storage, job.id, reached)
         staging_job = Job(engine, Target(staging, "main", ""), on_progress)
+        chosen, parsing = _chosen(options, on_misfit, check_values), options.parse_options(parse)
+        rules = CopyRules(decode=copying.decode)
+        with staging_job.watch.stage("list", "sources"):
+            states = list_states(sources, reached)
         files = FilesToStage(
-            sources=sources,
-            options=_chosen(options, on_misfit, check_values),
-            parse=options.parse_options(parse),
-            access=reached,
-            rules=CopyRules(decode=copying.decode),
+            states=states, options=chosen, parse=parsing, access=reached, rules=rules
         )
-        scan, joined = files.stage(staging_job)
-        if joined is None:
-            return CopyReport(job=job.id, branch=branch, group=target.group, scan=scan)
-        report = job.run(NativeProducer(source=joined, options=copying, from_files=True))
+        staged = files.stage(staging_job, partial(combine_copies, options=chosen, rules=rules))
+        if staged.staging is None:
+            return CopyReport(job=job.id, branch=branch, group=target.group, scan=staged.report)
+        producer = NativeProducer(
+            source=staged.joined(),
+            options=copying,
+            from_files=True,
+            write_record=partial(
+                write_copied_record,
+                group=target.group,
+                files=staged.files,
+                options=chosen,
+                parse=parsing,
+                copying=copying,
+            ),
+        )
+        report = job.run(producer)
     finally:
         clear_staging(job.context, job.id)
     stages = Counter(staging_job.watch.seconds) + Counter(report.stages)
-    return replace(report, scan=scan, stages=dict(stages))
+    return replace(report, scan=staged.report, stages=dict(stages))
 
 
 def _chosen(
@@ -452,7 +489,30 @@ def copy_group(
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(engine, target, on_progress)
     copy_source = source_of(source, source_group, access or granted_sources(job.context))
-    return job.run(NativeProducer(source=copy_source, options=copying))
+    producer = NativeProducer(
+        source=copy_source, options=copying, write_record=_kept_record(job, copy_source, copying)
+    )
+    return job.run(producer)
+
+
+def _kept_record(
+    job: Job, source: CopySource, copying: CopyOptions
+) -> Callable[[Session], None] | None:
+    """Return what writes the record of a dataset again that is rechunked in its own place."""
+    group = job.target.group
+    if not isinstance(source, RepositorySource) or source.path != group:
+        return None
+    if state_of(source.session).context.storage != job.context.storage:
+        return None
+    record = read_record(source.session.store, group)
+    if record is None:
+        return None
+    before = recorded_copying(record) or copying
+    settings = copying_to_json(replace(copying, decode=before.decode))
+    options = {**record.options, COPY: settings}
+    return lambda session: write_record(
+        session.store, group, None, record.files, options, record.grid
+    )
 
 
 def _require_as_stored(copying: CopyOptions) -> None:

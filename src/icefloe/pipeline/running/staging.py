@@ -1,11 +1,12 @@
 """From files to a source of copies: they are parsed, compared, and referred to in a staging area.
 
-list -> scan -> combine -> check values -> references of each kind of files
+scan -> combine -> check values -> references of each kind of files
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from icefloe.api.session import Session
 from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
 from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
 from icefloe.pipeline.combining.copied import CopyRules
@@ -19,10 +20,10 @@ from icefloe.pipeline.copying.joined import (
     kind_group,
 )
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.pipeline.copying.origins import staged
-from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.copying.origins import RepositorySource, staged
+from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.running.engines import Rows, WorkerContext
 from icefloe.pipeline.running.job import Job
 from icefloe.pipeline.running.virtual import (
@@ -40,22 +41,59 @@ from icefloe.reports import counted
 type Workers = WorkerContext[SourceAccess]
 
 
+type Combine = Callable[[Sequence[FileFacts]], CombinedFiles]
+"""Compares files, and raises an error for those that must not be left out."""
+
+
+class StagedFiles(Record, kw_only=True):
+    """Files that were parsed, compared and referred to."""
+
+    report: Report
+    files: CombinedFiles
+    kinds: Sequence[Combined] = ()
+    name: str = ""
+    staging: Session | None = None
+    """None if no file fits."""
+    access: SourceAccess
+    rules: CopyRules
+    group: str
+    """The group of the files that is taken as their root."""
+
+    def joined(
+        self, combined: Combined | None = None, earlier: RepositorySource | None = None
+    ) -> JoinedFiles:
+        """Return the dataset as a source of copies: of all files, or of those that add to a copy.
+
+        `earlier` is that copy, as it was before.
+        """
+        assert self.staging is not None, "some files fit"
+        facts, existing = self.files.facts, None if earlier is None else self.files.existing
+        chosen = combined or self.files.combined
+        return JoinedFiles(
+            staging=self.staging,
+            access=self.access,
+            arrays=joined_arrays(facts, chosen, self.kinds, self.rules, self.group, existing),
+            name=self.name,
+            is_near=all(facts[number].url.startswith("file:") for number in chosen.files),
+            earlier=earlier,
+        )
+
+
 class FilesToStage(Record, kw_only=True):
     """Files that make one dataset of copied values."""
 
-    sources: Sources
+    states: Sequence[SourceState]
     options: CombineOptions
     parse: ParseOptions
     access: SourceAccess
     rules: CopyRules
 
-    def stage(self, job: Job) -> tuple[Report, JoinedFiles | None]:
-        """Return what was found, and the dataset; None if no file fits.
+    def stage(self, job: Job, combine_files: Combine) -> StagedFiles:
+        """Return what was found, and how files are joined.
 
         The target of the job is the staging repository.
         """
-        with job.watch.stage("list", "sources"):
-            states = list_states(self.sources, self.access)
+        states = self.states
         with (
             job.engine.share(job.context, self.access) as workers,
             scan(job, states, self.parse, workers).kept() as scanned,
@@ -65,18 +103,30 @@ class FilesToStage(Record, kw_only=True):
             with job.watch.stage("scan", files, items=len(states), size_bytes=sizes):
                 facts = gather_facts(scanned, states)
             with job.watch.stage("combine", counted(len(facts), "file")):
-                combined = combine(facts, self.options, None, self.rules)
-            report = combined.report
-            if report.misfits and self.options.on_misfit == "fail":
-                raise misfits_error(report, facts, self.options, None, self.rules)
+                combined_files = combine_files(facts)
+            combined = combined_files.combined
+            staged_files = StagedFiles(
+                report=combined.report,
+                files=combined_files,
+                access=self.access,
+                rules=self.rules,
+                group=self.parse.group or "",
+            )
             if not combined.files:
-                return report, None
+                return staged_files
             kinds = find_kinds(facts, combined)
             report = self._checked(job, facts, combined, kinds, scanned, workers)
             _describe(job, combined)
             for number, kind in enumerate(kinds):
                 _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
-        return report, self._joined(job, facts, combined, kinds)
+        is_near = all(facts[number].url.startswith("file:") for number in combined.files)
+        return replace(
+            staged_files,
+            report=report,
+            kinds=kinds,
+            name=self._name(facts, combined),
+            staging=staged(job.target.repo, is_near=is_near),
+        )
 
     def _checked(
         self,
@@ -102,23 +152,20 @@ class FilesToStage(Record, kw_only=True):
                 checks += compare_values(job, scanned, of_kind, plan, workers)
         return require_same_values(combined.report, checks, facts, self.access)
 
-    def _joined(
-        self,
-        job: Job,
-        facts: Sequence[FileFacts],
-        combined: Combined,
-        kinds: Sequence[Combined],
-    ) -> JoinedFiles:
+    def _name(self, facts: Sequence[FileFacts], combined: Combined) -> str:
         states = sorted(repr(facts[number].state) for number in combined.files)
         text = "\n".join([*states, repr(self.rules), repr(self.options), repr(self.parse)])
-        is_near = all(facts[number].url.startswith("file:") for number in combined.files)
-        return JoinedFiles(
-            staging=staged(job.target.repo, is_near=is_near),
-            access=self.access,
-            arrays=joined_arrays(facts, combined, kinds, self.rules, self.parse.group or ""),
-            name=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
-            is_near=is_near,
-        )
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def combine_copies(
+    facts: Sequence[FileFacts], options: CombineOptions, rules: CopyRules
+) -> CombinedFiles:
+    """Compare files whose values are copied to where there is nothing."""
+    combined = combine(facts, options, None, rules)
+    if combined.report.misfits and options.on_misfit == "fail":
+        raise misfits_error(combined.report, facts, options, None, rules)
+    return CombinedFiles(facts, combined)
 
 
 def _describe(job: Job, combined: Combined) -> None:

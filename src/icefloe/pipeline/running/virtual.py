@@ -176,12 +176,14 @@ class VirtualProducer(Record, kw_only=True):
                 " already: append to it, or choose another group",
                 ErrorKind.NODE_ALREADY_EXISTS,
             )
-        with job.watch.stage("list", "sources"):
-            states = look_at_known(list_states(self.sources, self.access), record, self.access)
-            missing = find_missing(record, states, self.access)
-            gone = set(missing)
-            listed = sort_sources(record, [state for state in states if state.url not in gone])
-        files = _files_to_ingest(listed, self.on_changed)
+        if record is not None and record.is_copy:
+            raise InvalidInputError(
+                f"the group {group!r} holds copied values, to which no references can be added: add"
+                " copies (icefloe.append does)",
+                ErrorKind.BAD_METADATA,
+            )
+        listed, missing = list_sources(job, self.sources, record, self.access)
+        files = files_to_ingest(listed, self.on_changed)
         changed_urls = {state.url for state in listed.changed}
         report = JobReport(
             job=job.id,
@@ -231,7 +233,8 @@ class VirtualProducer(Record, kw_only=True):
     ) -> CombinedFiles:
         existing = find_existing(session.store, group, self.options) if self.append else None
         if existing is not None and record is not None:
-            existing = replace(existing, grid=self._grid(session, group, record, facts))
+            grid = grid_of(session, group, record, facts, self.access)
+            existing = replace(existing, grid=grid)
         combined = combine(facts, self.options, existing)
         combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
@@ -239,22 +242,6 @@ class VirtualProducer(Record, kw_only=True):
         if existing is None:
             _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)
-
-    def _grid(
-        self, session: Session, group: str, record: SourceRecord, facts: Sequence[FileFacts]
-    ) -> Grid:
-        """Return the coordinates that new files must share; values only if one of them differs."""
-        if {file.state.url for file in record.files} <= {fact.url for fact in facts}:
-            return Grid()  # all files are ingested again
-        differing = {
-            path
-            for path, digest in record.grid.items()
-            if any(fact.digests.get(path, digest) != digest for fact in facts)
-        }
-        context = session._session.context  # noqa: SLF001 - the same package
-        reading = Repository(replace(context, virtual_reader=SourceReader(self.access)))
-        store = reading.readonly_session(snapshot_id=session.snapshot_id).store
-        return Grid(record.grid, dict(read_values_of(store, group, differing)))
 
     def _check(self, job: Job, files: CombinedFiles, scanned: Rows, workers: Workers) -> Report:
         """Compare a sample of values with independent readers."""
@@ -315,6 +302,27 @@ class VirtualProducer(Record, kw_only=True):
         write_record(store, group, files.record, recorded, settings, files.grid(), ahead)
 
 
+def grid_of(
+    session: Session,
+    group: str,
+    record: SourceRecord,
+    facts: Sequence[FileFacts],
+    access: SourceAccess,
+) -> Grid:
+    """Return the coordinates that new files must share; values only if one of them differs."""
+    if {file.state.url for file in record.files} <= {fact.url for fact in facts}:
+        return Grid()  # all files are ingested again
+    differing = {
+        path
+        for path, digest in record.grid.items()
+        if any(fact.digests.get(path, digest) != digest for fact in facts)
+    }
+    context = session._session.context  # noqa: SLF001 - the same package
+    reading = Repository(replace(context, virtual_reader=SourceReader(access)))
+    store = reading.readonly_session(snapshot_id=session.snapshot_id).store
+    return Grid(record.grid, dict(read_values_of(store, group, differing)))
+
+
 def plan_references(
     job: Job,
     session: Session,
@@ -364,7 +372,19 @@ def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
     make_room(state, stored, group, files.facts, files.combined, files.existing)
 
 
-def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
+def list_sources(
+    job: Job, sources: Sources, record: SourceRecord | None, access: SourceAccess
+) -> tuple[SortedSources, tuple[str, ...]]:
+    """List files; return them by what the record says, and recorded files that disappeared."""
+    with job.watch.stage("list", "sources"):
+        states = look_at_known(list_states(sources, access), record, access)
+        missing = find_missing(record, states, access)
+        gone = set(missing)
+        return sort_sources(record, [state for state in states if state.url not in gone]), missing
+
+
+def files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
+    """Return new files, and with `replace` those that changed."""
     if listed.changed and on_changed == "fail":
         first = listed.changed[0].url
         raise SourceError(

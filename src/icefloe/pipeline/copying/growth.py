@@ -1,0 +1,178 @@
+"""Copies that grow: which objects are written again, and which only move.
+
+Objects that new files meet are copied: what the array has already, with the values of the files
+over it. All others stay as they are. If steps come before the first one, objects move by whole
+numbers of objects; an array of which that is not possible is copied as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import zarr
+
+from icefloe.pipeline.combining.combine import Combined, Existing
+from icefloe.pipeline.copying.copies import ArrayToCopy, described_array
+from icefloe.pipeline.copying.joined import JoinedArray
+from icefloe.pipeline.copying.layouts import ArrayLayout, Slab
+from icefloe.pipeline.copying.origins import Needs
+from icefloe.pipeline.copying.pieces import Ints, Pieces
+from icefloe.pipeline.files.decoding import missing_marker
+from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts
+from icefloe.pipeline.writing.building import CellBox
+from icefloe.records import Record, replace
+
+
+class GrownArray(Record, eq=False):
+    """An array of a copy that has its new shape, and what is to be copied into it."""
+
+    array: ArrayToCopy
+    joined: JoinedArray
+    boxes: tuple[CellBox, ...]
+    """Of objects to copy; no two of them meet."""
+    offset: tuple[int, ...] = ()
+    """By how many chunks all other chunks move; empty if they stay."""
+
+    @classmethod
+    def of(cls, target: "zarr.Array[Any]", path: str, joined: JoinedArray) -> "GrownArray":
+        """Find out what is to be copied into an array."""
+        about = described_array(path, target)
+        layout = ArrayLayout(about.chunks, about.shards)
+        array = ArrayToCopy(target, about, layout, joined.needs)
+        grid, moved = array.shape.grid, joined.moved
+        whole = (tuple((0, cells) for cells in grid),) if prod(grid) else ()
+        if moved is None:
+            return cls(array, joined, whole)
+        objects, needs = layout.objects, joined.needs
+        earlier_bytes = about.item_bytes * prod(objects)
+        needs = Needs(
+            max(needs.value_bytes, about.item_bytes), max(needs.object_bytes, earlier_bytes)
+        )
+        array = replace(array, needs=needs)
+        if any(steps % length for steps, length in zip(moved, objects, strict=True)):
+            return cls(array, joined, whole)
+        offset = tuple(steps // length for steps, length in zip(moved, objects, strict=True))
+        boxes = boxes_met(joined.pieces, objects)
+        return cls(array, joined, boxes, offset if any(offset) else ())
+
+    def slabs(self, number: int) -> list[Slab]:
+        """Return what is to be copied as slabs of the array of this number."""
+        return [
+            Slab(
+                number,
+                *(box[0] if box else (0, 1)),
+                objects=prod(end - first for first, end in box),
+                across=box[1:],
+            )
+            for box in self.boxes
+        ]
+
+
+def boxes_met(pieces: Pieces, objects: Sequence[int]) -> tuple[CellBox, ...]:
+    """Return boxes of the objects that pieces meet, so that no object is in two of them.
+
+    >>> boxes_met(Pieces.of([[3, 0], [5, 0]], [[2, 4], [4, 4]], [[0, 0], [0, 0]], [0, 1]), (2, 4))
+    (((1, 5), (0, 1)),)
+    """
+    if not len(pieces):
+        return ()
+    if not objects:
+        return ((),)
+    lengths = np.array(objects, np.int64)
+    low = pieces.starts // lengths
+    high = -(-(pieces.starts + pieces.lengths) // lengths)
+    edges = [
+        np.unique(np.concatenate([low[:, axis], high[:, axis]])) for axis in range(len(objects))
+    ]
+    met = np.zeros([len(of_axis) for of_axis in edges], np.bool_)
+    first, last = (
+        np.stack(
+            [np.searchsorted(edges[axis], ends[:, axis]) for axis in range(len(objects))], axis=1
+        ).reshape(len(pieces), len(objects))
+        for ends in (low, high)
+    )
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        met[tuple(map(slice, begin, end))] = True
+    cells = np.argwhere(met)
+    starts = _picked(edges, cells)
+    boxes = Pieces(starts, _picked(edges, cells + 1) - starts, starts, np.zeros(len(cells), int))
+    merged = boxes.merged()
+    corners = np.stack([merged.starts, merged.starts + merged.lengths], axis=2)
+    return tuple(tuple((low, high) for low, high in box) for box in corners.tolist())
+
+
+def _picked(edges: Sequence[Ints], cells: Ints) -> Ints:
+    return np.stack([edge[cells[:, axis]] for axis, edge in enumerate(edges)], axis=1)
+
+
+def objects_of_files(
+    facts: Sequence[FileFacts], combined: Combined, layouts: Mapping[str, Sequence[int]]
+) -> list[FileFacts]:
+    """Return facts that count the objects of a copy as references, as commits are cut by them.
+
+    `layouts` are the lengths of the objects of existing arrays.
+    """
+    arrays = [array for array in combined.arrays if array.growing]
+    counted = list(facts)
+    for number in combined.files:
+        lengths = facts[number].lengths
+        objects = 0.0
+        for array in arrays:
+            growing = dict(array.growing)
+            units = layouts.get(array.path, array.chunks)
+            objects += prod(
+                (lengths[growing[axis]] if axis in growing else length) / unit
+                for axis, (length, unit) in enumerate(
+                    zip(array.metadata["shape"], units, strict=True)
+                )
+            )
+        counted[number] = replace(facts[number], references=int(objects) + 1)
+    return counted
+
+
+def is_loaded_of(facts: Sequence[FileFacts]) -> "Loaded":
+    """Find out which arrays of an existing copy are known by value, given the files to add."""
+    schemas = {id(file.schema): file.schema for file in facts if file.schema is not None}
+    return Loaded(
+        frozenset(path for schema in schemas.values() for path in schema.by_path),
+        frozenset(path for file in facts for path in file.values),
+    )
+
+
+class Loaded(Record):
+    """Tells whether the values of an array of a copy are known while files are placed."""
+
+    paths: frozenset[str]
+    """Of all arrays of the new files."""
+    by_value: frozenset[str]
+    """Those of them whose values some files gave."""
+
+    def __call__(self, array: Any) -> bool:
+        """Return whether an array is written by value: also one of which files know nothing."""
+        return array.path in self.by_value or (
+            array.path not in self.paths and len(array.shape) == 1
+        )
+
+
+def native_runs(
+    combined: Combined, facts: Sequence[FileFacts], existing: Existing, path: str
+) -> list[tuple[int, Any]]:
+    """Return the runs of values of a small array, also of files that lack it."""
+    runs = list(combined.native[path])
+    there = existing.schema.by_path.get(path)
+    lacking = combined.lacking.get(path)
+    if there is None or not lacking:
+        return runs
+    name = there.dimensions[there.shape.index(ANY_LENGTH)]
+    ahead = combined.ahead.get(name, 0)
+    starts = {start for start, _ in runs}
+    marker = missing_marker(there.data_type, there.encoding)
+    kind, rest = runs[0][1].dtype, runs[0][1].shape[1:]
+    for row, number in enumerate(combined.files):
+        start = int(combined.starts[name][row])
+        is_new = not ahead <= start < ahead + existing.lengths[name]
+        if number in lacking and start not in starts and (is_new or len(combined.starts) == 1):
+            steps = facts[number].lengths[name]
+            runs.append((start, np.full((steps, *rest), marker, kind)))
+    return runs
