@@ -58,13 +58,14 @@ def check_case(case: Case, data: Path, folder: Path, engine: EngineName, *, nati
         compare(found_values(session), expected, case)
 
 
-def check_in_parts(case: Case, data: Path, folder: Path) -> None:
+def check_in_parts(case: Case, data: Path, folder: Path, *, native: bool) -> None:
     """Ingest some files and append the others, behind them and before them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
-    options = case.options
+    expected, options = expected_values(case, data), case.options
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
     parts += [(urls[1:], urls[:1])] if is_placed else []  # in order, the second part is behind
+    how: dict[str, Any] = {"copy": CopyOptions.of(**options.copy)} if native else {}
     for number, (first, second) in enumerate(parts if len(urls) > 1 else ()):
         storage = icefloe.local_filesystem_storage(str(folder / f"part{number}"))
         repository = repository_for(data, storage=storage)
@@ -76,10 +77,11 @@ def check_in_parts(case: Case, data: Path, folder: Path) -> None:
                 CombineOptions(options.concat, **{"check_values": "all", **options.combine}),
                 parse=ParseOptions(options.concat, **options.parse),
                 engine="local",
+                **how,
             )
             icefloe.append(repository, second, engine="local")
         found = found_values(repository.readonly_session("main"))
-        compare(found, expected_values(case, data), case)
+        compare(found, expected, case)
 
 
 _NEED_THE_FIRST = frozenset({"netcdf-4-a-file-without-any-time"})

@@ -66,7 +66,14 @@ def same_as_files(repository: icefloe.Repository, urls: list[str], **how: Any) -
     """Compare everything with what xarray makes of all files."""
     paths = [url.removeprefix("file://") for url in urls]
     expected = xarray.open_mfdataset(
-        paths, engine="h5netcdf", combine="by_coords", data_vars="minimal", **how
+        paths,
+        engine="h5netcdf",
+        combine="by_coords",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        **how,
     ).load()
     found = opened(repository.readonly_session("main"), **how).load()
     xarray.testing.assert_identical(found, expected)

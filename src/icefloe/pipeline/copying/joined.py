@@ -109,6 +109,7 @@ def _kind(facts: Sequence[FileFacts], combined: Combined, rows: Sequence[int]) -
         families=(0,) * len(numbers),
         starts=starts,
         lengths=lengths,
+        ahead={},
         lacking={},
     )
 
