@@ -12,15 +12,22 @@ from typing import Any
 import numpy as np
 import zarr
 
-from icefloe.pipeline.combining.combine import Combined, Existing
+from icefloe.pipeline.combining.combine import (
+    Combined,
+    Existing,
+    TargetArray,
+    array_metadata,
+)
+from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.copying.copies import ArrayToCopy, described_array
 from icefloe.pipeline.copying.joined import JoinedArray
 from icefloe.pipeline.copying.layouts import ArrayLayout, Slab
 from icefloe.pipeline.copying.origins import Needs
 from icefloe.pipeline.copying.pieces import Ints, Pieces
 from icefloe.pipeline.files.decoding import missing_marker
-from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts
+from icefloe.pipeline.files.facts import ANY_LENGTH, ArraySchema, FileFacts, Kind
 from icefloe.pipeline.writing.building import CellBox
+from icefloe.pipeline.writing.provenance import SourceRecord
 from icefloe.records import Record, replace
 
 
@@ -104,6 +111,61 @@ def boxes_met(pieces: Pieces, objects: Sequence[int]) -> tuple[CellBox, ...]:
 
 def _picked(edges: Sequence[Ints], cells: Ints) -> Ints:
     return np.stack([edge[cells[:, axis]] for axis, edge in enumerate(edges)], axis=1)
+
+
+def variables_of(file: FileFacts) -> frozenset[str]:
+    """Name the variables of a file."""
+    return frozenset() if file.schema is None else file.schema.variables
+
+
+def with_lacking(
+    facts: Sequence[FileFacts], combined: Combined, existing: Existing, record: SourceRecord
+) -> tuple[Combined, dict[int, Misfit]]:
+    """Add the arrays that all new files lack, and earlier files of the same variables have.
+
+    What reads as missing without that is left out. Return also the files that lack an array whose
+    values cannot be marked as missing.
+    """
+    families = [set(names.split()) for names in {file.variables for file in record.files}]
+    lacking: dict[str, set[int]] = {}
+    present = {array.path for array in combined.arrays}
+    for number in combined.files:
+        own = variables_of(facts[number])
+        for variables in families:
+            if own & variables:
+                for path in variables - own - present:
+                    lacking.setdefault(path, set()).add(number)
+    misfits: dict[int, Misfit] = {}
+    arrays = list(combined.arrays)
+    for path, numbers in sorted(lacking.items()):
+        schema = existing.schema.by_path.get(path)
+        if schema is None or ANY_LENGTH not in schema.shape:
+            continue
+        marker = missing_marker(schema.data_type, schema.encoding)
+        if marker is None:
+            text = f"{path} is missing, and nothing marks its values as missing in the copy"
+            for number in numbers:
+                misfit = Misfit(facts[number].url, Kind.MISSING_VARIABLE, text, path)
+                misfits.setdefault(number, misfit)
+        elif marker != schema.fill_value:
+            arrays.append(_lacked_array(schema, combined))
+    known = {path: frozenset(numbers) for path, numbers in lacking.items()}
+    added = replace(combined, arrays=tuple(arrays), lacking={**combined.lacking, **known})
+    return added, misfits
+
+
+def _lacked_array(schema: ArraySchema, combined: Combined) -> TargetArray:
+    growing = tuple(
+        (axis, name)
+        for axis, (name, length) in enumerate(zip(schema.dimensions, schema.shape, strict=True))
+        if length == ANY_LENGTH
+    )
+    shape = list(schema.shape)
+    for axis, name in growing:
+        shape[axis] = combined.lengths[name]
+    metadata = array_metadata(schema, tuple(shape), schema.chunks, [], {})
+    families = tuple(sorted(set(combined.families)))
+    return TargetArray(schema.path, metadata, growing, is_native=False, families=families)
 
 
 def objects_of_files(

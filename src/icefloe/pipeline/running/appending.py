@@ -7,7 +7,7 @@ Each commit is complete: values, coordinates and the record of its files.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import zarr
@@ -18,7 +18,7 @@ from icefloe.format.paths import absolute_path, joined_path
 from icefloe.pipeline.combining.combine import Existing, combine
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.combining.remedies import misfits_error
-from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.copying.copies import (
     ArrayToCopy,
     GroupToCopy,
@@ -31,6 +31,7 @@ from icefloe.pipeline.copying.growth import (
     is_loaded_of,
     native_runs,
     objects_of_files,
+    with_lacking,
 )
 from icefloe.pipeline.copying.joined import DATASET, JoinedArray, JoinedFiles
 from icefloe.pipeline.copying.layouts import CopyOptions, choose_layout, plan_slabs
@@ -38,7 +39,7 @@ from icefloe.pipeline.copying.origins import RepositorySource, staging_repositor
 from icefloe.pipeline.copying.pieces import Pieces
 from icefloe.pipeline.copying.recorded import copying_to_json
 from icefloe.pipeline.copying.transfer import CopyPlan
-from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts
+from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts, Kind, Problem
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources
 from icefloe.pipeline.running.job import Committed, CopyReport, Job, JobReport, Target
@@ -72,6 +73,12 @@ from icefloe.pipeline.writing.provenance import (
 from icefloe.records import Record, replace
 from icefloe.reports import counted
 from icefloe.transactions.rearrange import move_stored
+
+_OF_COPY: Final = frozenset({Kind.DTYPE, Kind.SCALE_OFFSET, Kind.FILL_VALUE, Kind.UNITS})
+_COPY_AGAIN: Final = (
+    "The types and the packing of a copy stay as they are: copy all files again to change them"
+    " (overwrite=True)"
+)
 
 
 def write_copied_record(
@@ -153,8 +160,25 @@ class AppendingProducer(Record, kw_only=True):
         existing = replace(existing, grid=grid_of(session, group, record, facts, self.access))
         combined = combine(facts, options, existing, rules)
         combined = without_occupied(facts, combined, options, existing, record, rules)
-        if combined.report.misfits and options.on_misfit == "fail":
-            raise misfits_error(combined.report, facts, options, existing, rules)
+        if options.fill_missing and combined.arrays:
+            whole, refused = with_lacking(facts, combined, existing, record)
+            if refused and options.on_misfit == "skip":
+                left = [
+                    FileFacts(fact.state, problem=Problem(refused[n].kind, refused[n].message))
+                    if n in refused
+                    else fact
+                    for n, fact in enumerate(facts)
+                ]
+                return self._combined(session, group, record, left)
+            misfits = (*combined.report.misfits, *refused.values())
+            combined = replace(whole, report=replace(whole.report, misfits=misfits))
+        report = combined.report
+        if report.misfits and options.on_misfit == "fail":
+            error = misfits_error(report, facts, options, existing, rules)
+            is_of_copy = not _OF_COPY.isdisjoint(misfit.kind for misfit in report.misfits)
+            if is_of_copy and not error.report.remedy:
+                raise MisfitsError(replace(report, remedy=_COPY_AGAIN))
+            raise error
         return CombinedFiles(facts, combined, existing, record)
 
     def _with_commits(
