@@ -62,6 +62,8 @@ def check_in_parts(case: Case, data: Path, folder: Path, *, native: bool) -> Non
     """Ingest some files and append the others, behind them and before them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
     expected, options = expected_values(case, data), case.options
+    if native and case.native is not None and case.native.remedy is not None:
+        options = case.native.remedy
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
     parts += [(urls[1:], urls[:1])] if is_placed else []  # in order, the second part is behind

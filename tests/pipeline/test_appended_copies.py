@@ -1,7 +1,6 @@
 """Files added to a copy: the values are those of all files, and only new objects are written."""
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ from icefloe.pipeline import (
     LocalEngine,
     MisfitsError,
     list_attempts,
+    plan,
     read_coverage,
     read_sources,
 )
+from icefloe.pipeline.running.jobs import virtualize
 from icefloe.pipeline.running.progress import StageProgress
 from icefloe.transactions.chunks import chunk_tables
-from tests.pipeline.repositories import opened
+from tests.pipeline.repositories import opened, repository_for
 
 TIME = CombineOptions(("time",))
 EPOCH = np.datetime64("2001-01-01")
@@ -84,7 +85,7 @@ def assert_as_files(repository: icefloe.Repository, urls: list[str], **how: Any)
         combine="by_coords",
         data_vars="minimal",
         coords="minimal",
-        compat="override",
+        compat="no_conflicts",
         join="outer",
         combine_attrs="drop_conflicts",
         **how,
@@ -282,10 +283,12 @@ def test_many_objects_are_added_in_waves_that_are_complete(tmp_path: Path) -> No
         session = repository.readonly_session(snapshot_id=version.id)
         there = [source.url for source in read_sources(session)]
         found = opened(session)
-        steps = np.concatenate([
-            xarray.open_dataset(url.removeprefix("file://"), engine="h5netcdf").time.values
-            for url in there
-        ])
+        steps = np.concatenate(
+            [
+                xarray.open_dataset(url.removeprefix("file://"), engine="h5netcdf").time.values
+                for url in there
+            ]
+        )
         assert set(steps) <= set(found.time.values)
     assert_as_files(repository, [first, *more])
     assert_clean(repository)
@@ -301,3 +304,110 @@ def test_memory_of_a_task_is_kept(tmp_path: Path) -> None:
     assert 0 < report.copied.memory_per_task <= 40_000
     assert report.copied.regions > 2
     assert_as_files(repository, urls)
+
+
+# -- variables, attributes, records ----------------------------------------------------------
+
+
+def test_variables_that_new_files_lack_are_missing_there(tmp_path: Path) -> None:
+    fill = CombineOptions(("time",), fill_missing=True)
+    plain = {"dtype": "f4", "_FillValue": None}  # what was not written reads as 0
+
+    def both(first: int, *names: str) -> str:
+        urls = [write(tmp_path, days(first, 4), name) for name in names]
+        parts = [xarray.load_dataset(url.removeprefix("file://")) for url in urls]
+        path = tmp_path / f"{first:02}.nc"
+        merged = xarray.merge(parts, compat="override")
+        merged.to_netcdf(path, engine="h5netcdf", encoding=dict.fromkeys(names, plain))
+        return path.as_uri()
+
+    urls = [both(0, "t", "u")]
+    repository = copied(tmp_path, urls, fill, chunks={"time": 3})
+    for first, names in ((4, ["t"]), (8, ["t", "u"])):
+        urls.append(both(first, *names))
+        appended(repository, urls)
+    urls[:0] = [both(20, "t"), both(24, "t", "u")]
+    appended(repository, urls)
+    assert_as_files(repository, sorted(urls))
+
+
+def test_a_variable_that_cannot_be_missing_must_not_lack(tmp_path: Path) -> None:
+    fill = CombineOptions(("time",), fill_missing=True)
+
+    def both(first: int, *names: str) -> str:
+        path = tmp_path / f"{first}.nc"
+        variables = {name: ("time", np.arange(3, dtype="i2") + first) for name in names}
+        dataset = xarray.Dataset(variables, {"time": np.arange(3) + first})
+        dataset.to_netcdf(path, engine="h5netcdf")
+        return path.as_uri()
+
+    repository = copied(tmp_path, [both(0, "t", "n")], fill, decode=True)
+    more = [both(3, "t"), both(6, "t", "n")]
+    for urls in (more, more[:1]):
+        with pytest.raises(MisfitsError, match="n is missing, and nothing marks"):
+            appended(repository, urls)
+    report = appended(repository, more, on_misfit="skip")
+    assert report.scan.used == 1
+    assert_array_equal(opened(repository.readonly_session("main")).n, [0, 1, 2, 6, 7, 8])
+
+
+def test_attributes_become_arrays_that_grow(tmp_path: Path) -> None:
+    options = CombineOptions(("time",), attributes="promote")
+    urls = [
+        write(tmp_path, days(first, 5), attributes={"run": run})
+        for first, run in ((5, "b"), (10, "long c"), (0, "a"), (15, "d"))
+    ]
+    repository = copied(tmp_path, urls[:2], options, chunks={"time": 3})
+    appended(repository, urls)
+    found = opened(repository.readonly_session("main"))
+    assert found.run.values.tolist() == ["a"] * 5 + ["b"] * 5 + ["long c"] * 5 + ["d"] * 5
+
+
+def test_a_copy_that_was_rechunked_grows_in_its_new_chunks(tmp_path: Path) -> None:
+    urls = [write(tmp_path, month) for month in (JANUARY, FEBRUARY, MARCH)]
+    repository = copied(tmp_path, urls[:1], chunks={"time": 10})
+    how = CopyOptions.of({"time": 4, "x": -1}, {"time": 8}, overwrite=True)
+    icefloe.rechunk(repository, repository.readonly_session("main"), how, engine="local")
+    other = CopyOptions.of({"time": 5})
+    source = repository.readonly_session("main")
+    icefloe.rechunk(repository, source, other, group="other", engine="local")
+    appended(repository, urls[:2])
+    array = zarr.open_array(repository.readonly_session("main").store, path="t", mode="r")
+    assert (array.chunks, array.shards, array.shape) == ((4, CELLS), (8, CELLS), (59, CELLS))
+    with pytest.raises(InvalidInputError, match=re.escape("copy all files again (overwrite=True)")):
+        appended(repository, urls, group="other")
+    assert_as_files(repository, urls[:2])
+
+
+def test_references_that_are_rechunked_in_their_place_go_on_as_a_copy(tmp_path: Path) -> None:
+    urls = [write(tmp_path, days(first, 7)) for first in (0, 7, 14)]
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    repository = repository_for(tmp_path, storage=storage)
+    icefloe.ingest(repository, urls[:1], TIME, engine="local")
+    how = CopyOptions.of({"time": 4}, overwrite=True)
+    icefloe.rechunk(repository, repository.readonly_session("main"), how, engine="local")
+    assert appended(repository, urls).known == 1
+    alone = icefloe.Repository.open(storage)
+    for url in urls[1:]:
+        Path(url.removeprefix("file://")).rename(tmp_path / Path(url).name.upper())
+    moved = [urls[0], *((tmp_path / Path(url).name.upper()).as_uri() for url in urls[1:])]
+    assert_as_files(alone, moved)
+
+
+def test_a_hierarchy_has_no_record(tmp_path: Path) -> None:
+    xarray.Dataset({"t": ("time", [1.0])}, {"time": [1]}).to_zarr(
+        tmp_path / "a.zarr", zarr_format=3, consolidated=False
+    )
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    icefloe.ingest(repository, str(tmp_path / "a.zarr"), copy=CopyOptions.of(), engine="local")
+    with pytest.raises(InvalidInputError, match=re.escape("copy all files again (overwrite=True)")):
+        appended(repository, [write(tmp_path, days(0, 3))])
+
+
+def test_references_are_not_added_to_a_copy(tmp_path: Path) -> None:
+    repository, other = two(tmp_path), write(tmp_path, days(5, 6))
+    refused = pytest.raises(InvalidInputError, match="holds copied values")
+    with LocalEngine(processes=0) as engine, refused:
+        virtualize(engine, repository, [other], TIME, append=True)
+    with pytest.raises(IcefloeError, match="plan_copy"):
+        plan(repository, [other], cores=1)

@@ -84,7 +84,6 @@ COPY = CopyOptions.of({"time": 3, "x": 4})
     ("seed", "gaps", "copy"),
     [
         *((seed, gaps, None) for seed in range(3) for gaps in ("close", "leave")),
-        (3, "close", COPY),
         (4, "leave", COPY),
     ],
 )

@@ -268,10 +268,10 @@ def append(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add new files to a dataset that `icefloe ingest virtual` made; safe to repeat.
+    """Add new files to a dataset that `icefloe ingest` made of files; safe to repeat.
 
     Files that are there are skipped, and if none is new nothing is committed. Files are put
-    together as they were the first time.
+    together as they were the first time. If their values were copied, those of new files are, too.
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
@@ -561,15 +561,14 @@ def _show(
         for url in report.changed:
             echo(f"changed since it was ingested: {url}")
         for url in report.missing[:_MOST_ROWS]:
-            echo(
-                f"disappeared since it was ingested: {url}: nobody can read its chunks; put the"
-                " file back, or ingest the data from where it is now"
-            )
+            lost = "nobody can read its chunks; put the file back, or ingest the data from where it"
+            about = f"{lost} is now" if report.copied is None else "its values were copied"
+            echo(f"disappeared since it was ingested: {url}: {about}")
         if coverage:
             show_coverage(coverage)
         echo(report.summary())
         if report.snapshot is not None:
-            for prefix in containers:
+            for prefix in containers if report.copied is None else ():
                 echo(f"the repository may refer to files below {prefix}")
             show_opening(opening)
     write_plot(plot, coverage)

@@ -157,7 +157,8 @@ class JobReport(AnyReport, kw_only=True):
             parts.append(f"{counted(len(self.replaced), 'was', 'were')} replaced")
         if self.missing:
             lost = counted(len(self.missing), "ingested file has", "ingested files have")
-            parts.append(f"{lost} disappeared")
+            needed = "" if self.copied is None else ", which the copy does not need"
+            parts.append(f"{lost} disappeared{needed}")
         if self.snapshot is not None:
             parts.append(
                 f"{counted(self.references, 'chunk')} ({shown_bytes(self.data_bytes)}) in"
