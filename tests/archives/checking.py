@@ -58,10 +58,12 @@ def check_case(case: Case, data: Path, folder: Path, engine: EngineName, *, nati
         compare(found_values(session), expected, case)
 
 
-def check_in_parts(case: Case, data: Path, folder: Path, *, native: bool) -> None:
+def check_in_parts(
+    case: Case, data: Path, expected: Expected, folder: Path, *, native: bool
+) -> None:
     """Ingest some files and append the others, behind them and before them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
-    expected, options = expected_values(case, data), case.options
+    options = case.options
     if native and case.native is not None and case.native.remedy is not None:
         options = case.native.remedy
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
