@@ -284,7 +284,7 @@ class _GrowingCopy:
         return f"{counted(len(self._combined.files), 'file')} copied"
 
     def _make_room(self, joined: JoinedFiles) -> None:
-        """Give arrays their new shape, make new ones, and write the values of small ones."""
+        """Set new shapes, make new arrays, and write the values of small ones."""
         store, group, combined = self._session.store, self._group, self._combined
         known = self._existing.schema.by_path.keys()
         old = tuple(array for array in combined.arrays if array.path in known)
