@@ -289,6 +289,7 @@ def append(
     on_misfit: Literal["fail", "skip"] | None = None,
     check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
+    memory_per_task: int | None = None,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
     engine: EngineName = "auto",
@@ -314,6 +315,8 @@ def append(
         check_values: how many files of each schema and parser have values compared, "all" or
             "none", if `options` should not say so.
         on_changed: what to do with files that are there in another state.
+        memory_per_task: bytes that a task may take to add values to a copy, if not as the first
+            time.
         on_progress: told how far each stage is.
         references_per_commit: jobs with more references run in waves with a commit each. Copies
             do as their options say.
@@ -365,6 +368,7 @@ def append(
             on_misfit=on_misfit,
             check_values=check_values,
             on_changed=on_changed,
+            memory_per_task=memory_per_task,
             on_progress=on_progress,
             references_per_commit=references_per_commit,
         )

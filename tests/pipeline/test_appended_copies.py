@@ -299,6 +299,8 @@ def test_memory_of_a_task_is_kept(tmp_path: Path) -> None:
         tmp_path, [write(tmp_path, days(0, 50))], chunks={"time": 10}, memory_per_task=40_000
     )
     urls = [write(tmp_path, days(0, 50)), write(tmp_path, days(55, 70))]
+    with pytest.raises(InvalidInputError, match="memory_per_task"):
+        appended(repository, urls, memory_per_task=9_000)
     report = appended(repository, urls)
     assert report.copied is not None
     assert 0 < report.copied.memory_per_task <= 40_000
@@ -402,6 +404,24 @@ def test_a_hierarchy_has_no_record(tmp_path: Path) -> None:
     icefloe.ingest(repository, str(tmp_path / "a.zarr"), copy=CopyOptions.of(), engine="local")
     with pytest.raises(InvalidInputError, match=re.escape("copy all files again (overwrite=True)")):
         appended(repository, [write(tmp_path, days(0, 3))])
+
+
+def test_another_dataset_in_the_same_group_replaces_the_record_or_is_refused(
+    tmp_path: Path,
+) -> None:
+    repository, path = two(tmp_path), tmp_path / "other.nc"
+    xarray.Dataset({"u": ("time", np.arange(3.0))}).to_netcdf(path, engine="h5netcdf")
+    by_order = CombineOptions(("time",), by="order")
+    with pytest.raises(InvalidInputError, match="append to it, or choose another group"):
+        icefloe.ingest(repository, str(path), by_order, copy=CopyOptions.of(), engine="local")
+    session = repository.writable_session("main")
+    for name in ("t", "height", "time", "x"):
+        session.store.delete_sync(f"{name}/zarr.json")
+    session.commit("without the first dataset")
+    how = CopyOptions.of(overwrite=True)
+    icefloe.ingest(repository, str(path), by_order, copy=how, engine="local")
+    [source] = read_sources(repository.readonly_session("main"))
+    assert (source.url, source.variables) == (path.as_uri(), ("u",))
 
 
 def test_references_are_not_added_to_a_copy(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_
 from icefloe.cli.wording import in_shell_words
 from icefloe.errors import AccessDeniedError, ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
+from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -261,6 +262,13 @@ def append(
         Literal["report", "replace", "fail"],
         typer.Option(help="The treatment of files that changed since they were ingested."),
     ] = "report",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="The memory of a task that adds values to a copy: 256M, 2G… [default: as the"
+            " first time]"
+        ),
+    ] = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
     engine: EngineOption = "auto",
@@ -279,6 +287,7 @@ def append(
 
     checked_plot(plot)
     checks = parse_check(check_values)
+    memory_bytes = None if memory is None else parse_memory(memory)
     target = place_of(repo, writes=True)
     repository = _widened(target.open(), repo, container or [], target)
     with running_job(as_json=as_json) as on_progress:
@@ -291,11 +300,20 @@ def append(
             on_misfit="skip" if skip_misfits else None,
             check_values=checks,
             on_changed=changed,
+            memory_per_task=memory_bytes,
             on_progress=on_progress,
             engine=engine,
             master=master,
         )
     _show(report, repository, repo, plot, as_json=as_json)
+
+
+def parse_memory(text: str) -> int:
+    """Read the memory of a task, perhaps with a unit."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
 def parse_check(text: str) -> ValueCheck:

@@ -42,6 +42,7 @@ from icefloe.cli.ingest import (
     file_options,
     is_plain,
     missing_concat,
+    parse_memory,
     running_job,
     show_misfits,
     show_notes,
@@ -50,7 +51,6 @@ from icefloe.cli.ingest import (
 from icefloe.cli.versions import version_options
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
-from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -339,14 +339,6 @@ def _compressors(codec: str, level: int | None) -> list[dict[str, Any]] | None:
         case _:
             configuration = {"cname": "zstd", "clevel": chosen["level"], "shuffle": "shuffle"}
     return [{"name": codec, "configuration": configuration}]
-
-
-def parse_memory(text: str) -> int:
-    """Read the memory of a task, perhaps with a unit."""
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
 def _show(report: Any, repository: "Repository", name: str, *, as_json: bool) -> None:

@@ -166,10 +166,15 @@ def occupied(store: IcechunkStore, group: str, source_group: GroupToCopy) -> lis
 
 
 def make_copies(
-    store: IcechunkStore, group: str, source_group: GroupToCopy, options: LayoutOptions
+    store: IcechunkStore,
+    group: str,
+    source_group: GroupToCopy,
+    options: LayoutOptions,
+    *,
+    gets_record: bool = False,
 ) -> None:
     """Make the groups and arrays of the copies, without values; others make way."""
-    if occupied(store, group, source_group):
+    if gets_record or occupied(store, group, source_group):
         # What the record names as the files of the group is something else now.
         store.delete_sync(f"{record_path(group)}/zarr.json")
     make_groups(store, group, source_group.attributes, keeps_attributes=True)

@@ -203,7 +203,7 @@ def is_loaded_of(facts: Sequence[FileFacts]) -> "Loaded":
 
 
 class Loaded(Record):
-    """Tells whether the values of an array of a copy are known while files are placed."""
+    """The arrays of a copy whose values are known while files are placed."""
 
     paths: frozenset[str]
     """Of all arrays of the new files."""

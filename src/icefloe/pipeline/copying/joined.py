@@ -410,7 +410,9 @@ class _Joining(Record):
         Values that the array has already stay unless a file alone could have changed them.
         """
         assert self.existing is not None
-        lacking = self.combined.lacking.get(joined.path, frozenset())
+        lacking = self.combined.lacking.get(joined.path)
+        if not lacking or not joined.growing:
+            return ()
         filled = {self._place(joined, row) for row in rows}
         is_whole = len(joined.growing) == len(self.combined.starts)
         boxes: dict[tuple[int, ...], list[int]] = {}
@@ -425,7 +427,7 @@ class _Joining(Record):
             )
             if is_whole or is_new:
                 boxes[place] = [self.facts[number].lengths[name] for _, name in joined.growing]
-        if not boxes or not joined.growing:
+        if not boxes:
             return ()
         starts = np.zeros((len(boxes), len(joined.metadata["shape"])), np.int64)
         lengths = np.zeros_like(starts) + joined.metadata["shape"]

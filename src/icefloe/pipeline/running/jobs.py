@@ -143,6 +143,7 @@ def append(
     on_misfit: Literal["fail", "skip"] | None = None,
     check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
+    memory_per_task: int | None = None,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobReport:
@@ -178,6 +179,8 @@ def append(
         parse = parse or recorded
     copying = recorded_copying(read_record(store, group))
     if copying is not None:
+        if memory_per_task is not None:
+            copying = replace(copying, memory_per_task=memory_per_task)
         chosen = _chosen(options, on_misfit, check_values)
         job = Job(engine, Target(repo, branch, group.strip("/"), message), on_progress)
         producer = AppendingProducer(

@@ -54,6 +54,7 @@ from icefloe.pipeline.writing.building import (
     native_table,
 )
 from icefloe.pipeline.writing.dataset import require_openable
+from icefloe.pipeline.writing.provenance import require_no_record
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.reports import counted, shown_bytes
@@ -103,7 +104,13 @@ class NativeProducer(Record, kw_only=True):
                 if number:
                     session = job.session()
                 else:
-                    make_copies(session.store, job.target.group, arrays, options.layout)
+                    make_copies(
+                        session.store,
+                        job.target.group,
+                        arrays,
+                        options.layout,
+                        gets_record=self.write_record is not None,
+                    )
                 copy_plan = CopyPlan(
                     array_copies(session.store, job.target.group, arrays),
                     plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
@@ -140,6 +147,8 @@ class NativeProducer(Record, kw_only=True):
         """Count the commits of an earlier run that was broken off; refuse to write over others."""
         taken = occupied(session.store, job.target.group, arrays)
         if not taken:
+            if self.write_record is not None and not self.options.overwrite:
+                require_no_record(session.store, job.target.group)
             return 0
         if waves > 1:
             for version in job.target.repo.ancestry(branch=job.target.branch):

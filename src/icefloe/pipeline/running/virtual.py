@@ -96,6 +96,7 @@ from icefloe.pipeline.writing.provenance import (
     options_to_json,
     read_record,
     recorded_files,
+    require_no_record,
     sort_sources,
     steps_ahead,
     without_occupied,
@@ -169,13 +170,9 @@ class VirtualProducer(Record, kw_only=True):
     def produce(self, job: Job) -> JobReport:
         """List, parse, compare and commit the files; without `append` the group must be empty."""
         session, group = job.session(), job.target.group
-        record = read_record(session.store, group)
-        if record is not None and not self.append:
-            raise InvalidInputError(
-                f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')}"
-                " already: append to it, or choose another group",
-                ErrorKind.NODE_ALREADY_EXISTS,
-            )
+        record = read_record(session.store, group) if self.append else None
+        if not self.append:
+            require_no_record(session.store, group)
         if record is not None and record.is_copy:
             raise InvalidInputError(
                 f"the group {group!r} holds copied values, to which no references can be added: add"

@@ -40,6 +40,7 @@ from icefloe.pipeline.files.facts import (
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, format_of_name
 from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
+from icefloe.reports import counted
 from icefloe.zarr_store import IcechunkStore
 
 _UNKNOWN: Final = -1
@@ -143,6 +144,16 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
     )
     options: Any = record.attrs.asdict().get(_OPTIONS, {})
     return SourceRecord(files, options)
+
+
+def require_no_record(store: IcechunkStore, group: str) -> None:
+    """Raise `InvalidInputError` if a group holds a dataset of recorded files."""
+    if (record := read_record(store, group)) is not None:
+        raise InvalidInputError(
+            f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')} already:"
+            " append to it, or choose another group",
+            ErrorKind.NODE_ALREADY_EXISTS,
+        )
 
 
 def _column(record: "zarr.Group", name: str) -> list[Any]:
