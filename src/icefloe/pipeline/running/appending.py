@@ -35,17 +35,17 @@ from icefloe.pipeline.copying.growth import (
 )
 from icefloe.pipeline.copying.joined import DATASET, JoinedArray, JoinedFiles
 from icefloe.pipeline.copying.layouts import CopyOptions, choose_layout, plan_slabs
-from icefloe.pipeline.copying.origins import RepositorySource, staging_repository
+from icefloe.pipeline.copying.origins import RepositorySource
 from icefloe.pipeline.copying.pieces import Pieces
 from icefloe.pipeline.copying.recorded import copying_to_json
 from icefloe.pipeline.copying.transfer import CopyPlan
 from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts, Kind, Problem
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources
-from icefloe.pipeline.running.job import Committed, CopyReport, Job, JobReport, Target
-from icefloe.pipeline.running.native import plan_copied
-from icefloe.pipeline.running.orphans import clear_staging
-from icefloe.pipeline.running.staging import FilesToStage, StagedFiles
+from icefloe.pipeline.running.job import Committed, CopyReport, Job, JobReport
+from icefloe.pipeline.running.native import NativeProducer, plan_copied
+from icefloe.pipeline.running.progress import OnProgress
+from icefloe.pipeline.running.staging import FilesToStage, StagedFiles, staging_job
 from icefloe.pipeline.running.virtual import (
     CombinedFiles,
     files_to_ingest,
@@ -81,16 +81,21 @@ _COPY_AGAIN: Final = (
 )
 
 
-def write_copied_record(
-    session: Session,
-    group: str,
-    files: CombinedFiles,
-    options: CombineOptions,
-    parse: ParseOptions,
-    copying: CopyOptions,
-) -> None:
+def copying_producer(staged: StagedFiles, copying: CopyOptions, group: str) -> NativeProducer:
+    """Return the producer of a copy of joined files, which records them in a group."""
+    return NativeProducer(
+        source=staged.joined(),
+        options=copying,
+        from_files=True,
+        write_record=partial(_write_record, staged=staged, copying=copying, group=group),
+    )
+
+
+def _write_record(session: Session, staged: StagedFiles, copying: CopyOptions, group: str) -> None:
     """Write which files were copied, and how, so that more can be added."""
-    settings = {**options_to_json(options, parse), COPY: copying_to_json(copying)}
+    files, options = staged.files, staged.options
+    how = copying_to_json(replace(copying, decode=staged.rules.decode))
+    settings = {**options_to_json(options, staged.parse), COPY: how}
     recorded = recorded_files(files.facts, files.combined, options)
     ahead = steps_ahead(files.combined, options)
     write_record(session.store, group, files.record, recorded, settings, files.grid(), ahead)
@@ -105,11 +110,7 @@ class AppendingProducer(Record, kw_only=True):
     copying: CopyOptions
     access: SourceAccess
     on_changed: OnChanged = "report"
-
-    @property
-    def rules(self) -> CopyRules:
-        """Return in what files may differ."""
-        return CopyRules(decode=self.copying.decode)
+    on_progress: OnProgress | None = None
 
     def produce(self, job: Job) -> JobReport:
         """List, parse, compare and copy the files that are new."""
@@ -133,29 +134,24 @@ class AppendingProducer(Record, kw_only=True):
         )
         if not states:
             return report
-        try:
-            staging = staging_repository(job.context.storage, job.id, self.access)
-            staging_job = Job(job.engine, Target(staging, "main", ""))
-            staging_job.watch = job.watch
-            files = FilesToStage(
-                states=states,
-                options=self.options,
-                parse=self.parse,
-                access=self.access,
-                rules=self.rules,
-            )
-            staged = files.stage(staging_job, partial(self._combined, session, group, record))
+        files = FilesToStage(
+            sources=states,
+            options=self.options,
+            parse=self.parse,
+            access=self.access,
+            rules=CopyRules(decode=self.copying.decode),
+        )
+        with staging_job(job, self.access, self.on_progress) as staging:
+            staged = files.stage(staging, partial(self._combined, session, group, record))
             report = replace(report, scan=staged.report)
             if staged.staging is not None:
                 report = self._with_commits(job, session, staged, report)
-        finally:
-            clear_staging(job.context, job.id)
         return report
 
     def _combined(
         self, session: Session, group: str, record: SourceRecord, facts: Sequence[FileFacts]
     ) -> CombinedFiles:
-        options, rules = self.options, self.rules
+        options, rules = self.options, CopyRules(decode=self.copying.decode)
         existing = read_existing(session.store, group, options, is_loaded_of(facts))
         existing = replace(existing, grid=grid_of(session, group, record, facts, self.access))
         combined = combine(facts, options, existing, rules)
@@ -207,8 +203,9 @@ class AppendingProducer(Record, kw_only=True):
                     read_existing(session.store, group, self.options, is_loaded),
                     read_record(session.store, group),
                 )
-            copy = _GrowingCopy(job, session, replace(staged, files=wave), self.copying)
-            write_copied_record(session, group, wave, self.options, self.parse, self.copying)
+            part = replace(staged, files=wave)
+            copy = _GrowingCopy(job, session, part, self.copying)
+            _write_record(session, part, self.copying, group)
             report = copy.committed(report)
         return report
 

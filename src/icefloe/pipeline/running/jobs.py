@@ -7,9 +7,7 @@ Each is one `Job` with a producer, on an engine. Nothing is written before all f
 and nothing is visible before the commit, which is one conditional write.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
@@ -23,19 +21,17 @@ from icefloe.pipeline.copying.origins import (
     RepositorySource,
     source_alone,
     source_of,
-    staging_repository,
 )
 from icefloe.pipeline.copying.recorded import copying_to_json, recorded_copying
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.running.appending import AppendingProducer, write_copied_record
+from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.running.appending import AppendingProducer, copying_producer
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.job import CopyReport, Job, JobReport, Target
 from icefloe.pipeline.running.native import NativeProducer
-from icefloe.pipeline.running.orphans import clear_staging
 from icefloe.pipeline.running.progress import OnProgress
-from icefloe.pipeline.running.staging import FilesToStage, combine_copies
+from icefloe.pipeline.running.staging import FilesToStage, staging_job
 from icefloe.pipeline.running.virtual import VirtualProducer
 from icefloe.pipeline.writing.provenance import (
     COPY,
@@ -190,6 +186,7 @@ def append(
             copying=copying,
             access=access or granted_sources(job.context),
             on_changed=on_changed,
+            on_progress=on_progress,
         )
         return job.run(producer)
     return virtualize(
@@ -341,37 +338,19 @@ def copy_sources(
         _require_as_stored(copying)
         source: CopySource = source_alone(sources, reached)
         return job.run(NativeProducer(source=source, options=copying))
-    try:
-        staging = staging_repository(job.context.storage, job.id, reached)
-        staging_job = Job(engine, Target(staging, "main", ""), on_progress)
-        chosen, parsing = _chosen(options, on_misfit, check_values), options.parse_options(parse)
-        rules = CopyRules(decode=copying.decode)
-        with staging_job.watch.stage("list", "sources"):
-            states = list_states(sources, reached)
-        files = FilesToStage(
-            states=states, options=chosen, parse=parsing, access=reached, rules=rules
-        )
-        staged = files.stage(staging_job, partial(combine_copies, options=chosen, rules=rules))
+    files = FilesToStage(
+        sources=sources,
+        options=_chosen(options, on_misfit, check_values),
+        parse=options.parse_options(parse),
+        access=reached,
+        rules=CopyRules(decode=copying.decode),
+    )
+    with staging_job(job, reached, on_progress) as staging:
+        staged = files.stage(staging)
         if staged.staging is None:
             return CopyReport(job=job.id, branch=branch, group=target.group, scan=staged.report)
-        producer = NativeProducer(
-            source=staged.joined(),
-            options=copying,
-            from_files=True,
-            write_record=partial(
-                write_copied_record,
-                group=target.group,
-                files=staged.files,
-                options=chosen,
-                parse=parsing,
-                copying=copying,
-            ),
-        )
-        report = job.run(producer)
-    finally:
-        clear_staging(job.context, job.id)
-    stages = Counter(staging_job.watch.seconds) + Counter(report.stages)
-    return replace(report, scan=staged.report, stages=dict(stages))
+        report = job.run(copying_producer(staged, copying, target.group))
+    return replace(report, scan=staged.report, stages=job.watch.seconds)
 
 
 def _chosen(

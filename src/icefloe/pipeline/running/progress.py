@@ -77,6 +77,11 @@ class Watch:
         self._engine, self._name, self._on_progress = engine, name, on_progress
         self.seconds: dict[str, float] = {}
 
+    def add(self, other: "Watch") -> None:
+        """Add the time that the stages of another job took, which was a part of this one."""
+        for name, seconds in other.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
     @contextmanager
     def stage(
         self, name: str, what: str, *, items: int = 0, noun: str = "file", size_bytes: int = 0

@@ -1,10 +1,11 @@
 """From files to a source of copies: they are parsed, compared, and referred to in a staging area.
 
-scan -> combine -> check values -> references of each kind of files
+list -> scan -> combine -> check values -> references of each kind of files
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from icefloe.api.session import Session
 from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
@@ -20,12 +21,14 @@ from icefloe.pipeline.copying.joined import (
     kind_group,
 )
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.pipeline.copying.origins import RepositorySource, staged
-from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.copying.origins import RepositorySource, staged, staging_repository
+from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.files.sources import SourceAccess
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.running.engines import Rows, WorkerContext
-from icefloe.pipeline.running.job import Job
+from icefloe.pipeline.running.job import Job, Target
+from icefloe.pipeline.running.orphans import clear_staging
+from icefloe.pipeline.running.progress import OnProgress
 from icefloe.pipeline.running.virtual import (
     CombinedFiles,
     compare_values,
@@ -41,6 +44,18 @@ from icefloe.reports import counted
 type Workers = WorkerContext[SourceAccess]
 
 
+@contextmanager
+def staging_job(job: Job, access: SourceAccess, on_progress: OnProgress | None) -> Iterator[Job]:
+    """Open a job whose target is the staging repository of another one, for a while."""
+    try:
+        repository = staging_repository(job.context.storage, job.id, access)
+        staging = Job(job.engine, Target(repository, "main", ""), on_progress)
+        yield staging
+        job.watch.add(staging.watch)
+    finally:
+        clear_staging(job.context, job.id)
+
+
 type Combine = Callable[[Sequence[FileFacts]], CombinedFiles]
 """Compares files, and raises an error for those that must not be left out."""
 
@@ -54,10 +69,10 @@ class StagedFiles(Record, kw_only=True):
     name: str = ""
     staging: Session | None = None
     """None if no file fits."""
+    options: CombineOptions
+    parse: ParseOptions
     access: SourceAccess
     rules: CopyRules
-    group: str
-    """The group of the files that is taken as their root."""
 
     def joined(
         self, combined: Combined | None = None, earlier: RepositorySource | None = None
@@ -72,7 +87,9 @@ class StagedFiles(Record, kw_only=True):
         return JoinedFiles(
             staging=self.staging,
             access=self.access,
-            arrays=joined_arrays(facts, chosen, self.kinds, self.rules, self.group, existing),
+            arrays=joined_arrays(
+                facts, chosen, self.kinds, self.rules, self.parse.group or "", existing
+            ),
             name=self.name,
             is_near=all(facts[number].url.startswith("file:") for number in chosen.files),
             earlier=earlier,
@@ -82,43 +99,61 @@ class StagedFiles(Record, kw_only=True):
 class FilesToStage(Record, kw_only=True):
     """Files that make one dataset of copied values."""
 
-    states: Sequence[SourceState]
+    sources: Sources
     options: CombineOptions
     parse: ParseOptions
     access: SourceAccess
     rules: CopyRules
 
-    def stage(self, job: Job, combine_files: Combine) -> StagedFiles:
+    def stage(self, job: Job, combine_files: Combine | None = None) -> StagedFiles:
         """Return what was found, and how files are joined.
 
         The target of the job is the staging repository.
         """
-        states = self.states
+        with job.watch.stage("list", "sources"):
+            states = list_states(self.sources, self.access)
         with (
             job.engine.share(job.context, self.access) as workers,
             scan(job, states, self.parse, workers).kept() as scanned,
         ):
-            files = counted(len(states), "file")
-            sizes = sum(state.size or 0 for state in states)
-            with job.watch.stage("scan", files, items=len(states), size_bytes=sizes):
-                facts = gather_facts(scanned, states)
+            facts = gather_facts(job, scanned, states)
             with job.watch.stage("combine", counted(len(facts), "file")):
-                combined_files = combine_files(facts)
-            combined = combined_files.combined
-            staged_files = StagedFiles(
-                report=combined.report,
-                files=combined_files,
-                access=self.access,
-                rules=self.rules,
-                group=self.parse.group or "",
-            )
-            if not combined.files:
-                return staged_files
-            kinds = find_kinds(facts, combined)
-            report = self._checked(job, facts, combined, kinds, scanned, workers)
-            _describe(job, combined)
-            for number, kind in enumerate(kinds):
-                _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
+                files = (combine_files or self._combined)(facts)
+            combined = files.combined
+            staged_files = self.stage_combined(job, files.facts, combined, scanned, workers)
+        return replace(staged_files, files=files)
+
+    def _combined(self, facts: Sequence[FileFacts]) -> CombinedFiles:
+        """Compare files whose values are copied to where there is nothing."""
+        combined = combine(facts, self.options, None, self.rules)
+        if combined.report.misfits and self.options.on_misfit == "fail":
+            raise misfits_error(combined.report, facts, self.options, None, self.rules)
+        return CombinedFiles(facts, combined)
+
+    def stage_combined(
+        self,
+        job: Job,
+        facts: Sequence[FileFacts],
+        combined: Combined,
+        scanned: Rows,
+        workers: Workers,
+    ) -> StagedFiles:
+        """Do the same with files that were combined."""
+        staged_files = StagedFiles(
+            report=combined.report,
+            files=CombinedFiles(facts, combined),
+            options=self.options,
+            parse=self.parse,
+            access=self.access,
+            rules=self.rules,
+        )
+        if not combined.files:
+            return staged_files
+        kinds = find_kinds(facts, combined)
+        report = self._checked(job, facts, combined, kinds, scanned, workers)
+        _describe(job, combined)
+        for number, kind in enumerate(kinds):
+            _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
         is_near = all(facts[number].url.startswith("file:") for number in combined.files)
         return replace(
             staged_files,
@@ -156,16 +191,6 @@ class FilesToStage(Record, kw_only=True):
         states = sorted(repr(facts[number].state) for number in combined.files)
         text = "\n".join([*states, repr(self.rules), repr(self.options), repr(self.parse)])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def combine_copies(
-    facts: Sequence[FileFacts], options: CombineOptions, rules: CopyRules
-) -> CombinedFiles:
-    """Compare files whose values are copied to where there is nothing."""
-    combined = combine(facts, options, None, rules)
-    if combined.report.misfits and options.on_misfit == "fail":
-        raise misfits_error(combined.report, facts, options, None, rules)
-    return CombinedFiles(facts, combined)
 
 
 def _describe(job: Job, combined: Combined) -> None:

@@ -207,10 +207,7 @@ class VirtualProducer(Record, kw_only=True):
         report: JobReport,
     ) -> JobReport:
         with scan(job, files, self.parse, workers).kept() as scanned:
-            sizes = sum(file.size or 0 for file in files)
-            number = counted(len(files), "file")
-            with job.watch.stage("scan", number, items=len(files), size_bytes=sizes):
-                facts = gather_facts(scanned, files)
+            facts = gather_facts(job, scanned, files)
             with job.watch.stage("combine", counted(len(facts), "file")):
                 combined_files = self._combine(session, job.target.group, record, facts)
             report = replace(report, scan=combined_files.combined.report)
@@ -419,9 +416,11 @@ def scan(job: Job, sources: Sequence[SourceState], options: ParseOptions, worker
     return rows.map(_scan_files, options, workers, columns=SCANNED)
 
 
-def gather_facts(scanned: Rows, sources: Sequence[SourceState]) -> list[FileFacts]:
-    """Fetch the facts of all files, in the order of the sources."""
-    packed = scanned.where("path", is_null=True).select("payload").gather()
+def gather_facts(job: Job, scanned: Rows, sources: Sequence[SourceState]) -> list[FileFacts]:
+    """Parse all files, and fetch their facts, in the order of the sources."""
+    files, sizes = counted(len(sources), "file"), sum(source.size or 0 for source in sources)
+    with job.watch.stage("scan", files, items=len(sources), size_bytes=sizes):
+        packed = scanned.where("path", is_null=True).select("payload").gather()
     rows = packed.column("payload").to_pylist()
     facts = [fact for row in rows for fact in pickle.loads(row)]  # noqa: S301 - of this very job
     by_url = {fact.url: fact for fact in share_equal(facts)}
