@@ -20,10 +20,10 @@ from icefloe.pipeline.combining.combine import (
 )
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.copying.copies import ArrayToCopy, described_array
-from icefloe.pipeline.copying.joined import JoinedArray
+from icefloe.pipeline.copying.joined import JoinedArray, is_new_step
 from icefloe.pipeline.copying.layouts import ArrayLayout, Slab
 from icefloe.pipeline.copying.origins import Needs
-from icefloe.pipeline.copying.pieces import Ints, Pieces
+from icefloe.pipeline.copying.pieces import Ints, Pieces, Runs
 from icefloe.pipeline.files.decoding import missing_marker
 from icefloe.pipeline.files.facts import ANY_LENGTH, ArraySchema, FileFacts, Kind
 from icefloe.pipeline.writing.building import CellBox
@@ -38,8 +38,8 @@ class GrownArray(Record, eq=False):
     joined: JoinedArray
     boxes: tuple[CellBox, ...]
     """Of objects to copy; no two of them meet."""
-    offset: tuple[int, ...] = ()
-    """By how many chunks all other chunks move; empty if they stay."""
+    runs: tuple[Runs, ...] = ()
+    """By axis, the chunks that come before existing ones, which move; empty if all stay."""
 
     @classmethod
     def of(cls, target: "zarr.Array[Any]", path: str, joined: JoinedArray) -> "GrownArray":
@@ -47,9 +47,9 @@ class GrownArray(Record, eq=False):
         about = described_array(path, target)
         layout = ArrayLayout(about.chunks, about.shards)
         array = ArrayToCopy(target, about, layout, joined.needs)
-        grid, moved = array.shape.grid, joined.moved
+        grid, runs = array.shape.grid, joined.runs
         whole = (tuple((0, cells) for cells in grid),) if prod(grid) else ()
-        if moved is None:
+        if runs is None:
             return cls(array, joined, whole)
         objects, needs = layout.objects, joined.needs
         earlier_bytes = about.item_bytes * prod(objects)
@@ -57,11 +57,22 @@ class GrownArray(Record, eq=False):
             max(needs.value_bytes, about.item_bytes), max(needs.object_bytes, earlier_bytes)
         )
         array = replace(array, needs=needs)
-        if any(steps % length for steps, length in zip(moved, objects, strict=True)):
+        by_axis = list(zip(runs, objects, strict=True))
+        if any(number % length for of_axis, length in by_axis for run in of_axis for number in run):
             return cls(array, joined, whole)
-        offset = tuple(steps // length for steps, length in zip(moved, objects, strict=True))
-        boxes = boxes_met(joined.pieces, objects)
-        return cls(array, joined, boxes, offset if any(offset) else ())
+        chunks = tuple(
+            tuple((position // length, steps // length) for position, steps in of_axis)
+            for of_axis, length in by_axis
+        )
+        return cls(array, joined, boxes_met(joined.pieces, objects), chunks if any(chunks) else ())
+
+    def moved(self, cells: Ints) -> Ints:
+        """Return where chunks go, a row for each."""
+        moved = cells.copy()
+        for axis, of_axis in enumerate(self.runs):
+            for position, chunks in of_axis:
+                moved[:, axis] += np.where(cells[:, axis] >= position, chunks, 0)
+        return moved
 
     def slabs(self, number: int) -> list[Slab]:
         """Return what is to be copied as slabs of the array of this number."""
@@ -227,13 +238,12 @@ def native_runs(
     if there is None or not lacking:
         return runs
     name = there.dimensions[there.shape.index(ANY_LENGTH)]
-    ahead = combined.ahead.get(name, 0)
     starts = {start for start, _ in runs}
     marker = missing_marker(there.data_type, there.encoding)
     kind, rest = runs[0][1].dtype, runs[0][1].shape[1:]
     for row, number in enumerate(combined.files):
         start = int(combined.starts[name][row])
-        is_new = not ahead <= start < ahead + existing.lengths[name]
+        is_new = is_new_step(combined, existing, name, start)
         if number in lacking and start not in starts and (is_new or len(combined.starts) == 1):
             steps = facts[number].lengths[name]
             runs.append((start, np.full((steps, *rest), marker, kind)))

@@ -33,7 +33,15 @@ from icefloe.pipeline.combining.combine import (
 )
 from icefloe.pipeline.combining.copied import CopyRules, decoding_of
 from icefloe.pipeline.copying.origins import Needs, RepositorySource
-from icefloe.pipeline.copying.pieces import Box, Overlap, Pieces, packed_starts
+from icefloe.pipeline.copying.pieces import (
+    Box,
+    Overlap,
+    Pieces,
+    Runs,
+    earlier_pieces,
+    moved_parts,
+    packed_starts,
+)
 from icefloe.pipeline.files.decoding import Decoding, missing_marker
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
@@ -229,9 +237,9 @@ class JoinedArray(Record, eq=False):
     pieces: Pieces
     sources: tuple[PieceSource, ...]
     needs: Needs = Needs()
-    moved: tuple[int, ...] | None = None
-    """Where the values begin that the array has already; they show where there is no piece. None
-    for a new array."""
+    runs: tuple[Runs, ...] | None = None
+    """By axis, the steps that come before those that the array has already, whose values show
+    where there is no piece. None for a new array."""
 
 
 class OpenArray:
@@ -246,6 +254,8 @@ class OpenArray:
     ) -> None:
         self._array, self._staging, self._access = array, staging, access
         self._described, self._kind = described, described.dtype
+        runs = array.runs
+        self._earlier = None if runs is None else earlier_pieces(described.shape, runs)
         metadata: Any = described.metadata
         self._fill = metadata.fill_value
         self._opened: dict[int, Values] = {}
@@ -275,11 +285,9 @@ class OpenArray:
 
     def _add_earlier(self, box: Box, out: NDArray[Any]) -> None:
         """Fill in what the array had before."""
-        if self._array.moved is None:
+        if self._earlier is None:
             return
-        shape = self._described.shape
-        earlier = Pieces.of([self._array.moved], [shape], [[0] * len(shape)], [0])
-        for overlap in earlier.within(box):
+        for overlap in self._earlier.within(box):
             out[overlap.target] = self._described[overlap.inside]
 
     def _stored(self, overlap: Overlap) -> NDArray[Any]:
@@ -324,7 +332,7 @@ class JoinedFiles(Record):
     def array(self, path: str) -> Any:
         """Open an array for reading, from threads that block."""
         joined = self.arrays.get(path)
-        is_there = joined is not None and joined.moved is not None
+        is_there = joined is not None and joined.runs is not None
         group = self.earlier if is_there else None
         described = (group or RepositorySource(self.staging, DATASET)).array(path)
         if joined is None:
@@ -334,6 +342,18 @@ class JoinedFiles(Record):
     def needs(self, path: str) -> Needs:
         """Return what reading an array takes besides its values."""
         return self.arrays[path].needs if path in self.arrays else Needs()
+
+
+def runs_before(combined: Combined, name: str) -> Runs:
+    """Return the steps that come before existing ones along a dimension."""
+    ahead = combined.ahead.get(name, 0)
+    return ((0, ahead),) if ahead else ()
+
+
+def is_new_step(combined: Combined, existing: Existing, name: str, step: int) -> bool:
+    """Return whether a step did not exist before."""
+    parts = moved_parts(existing.lengths[name], runs_before(combined, name))
+    return not any(start <= step < start + length for _, start, length in parts.tolist())
 
 
 def joined_arrays(
@@ -388,8 +408,8 @@ class _Joining(Record):
             needs = self._needs(joined, rows, is_direct=len(pieces) == 1)
             return JoinedArray(pieces, tuple(sources), needs)
         growing = dict(joined.growing)
-        moved = tuple(
-            self.combined.ahead.get(growing.get(axis, ""), 0) for axis in range(len(shape))
+        runs = tuple(
+            runs_before(self.combined, growing.get(axis, "")) for axis in range(len(shape))
         )
         gaps = self._missing(joined, rows)
         if len(gaps):
@@ -397,7 +417,7 @@ class _Joining(Record):
             sources[PieceSource(Missing(marker))] = len(sources)
             pieces = pieces.with_boxes(*gaps, source=len(sources) - 1)
         needs = self._needs(joined, rows, is_direct=False)
-        return JoinedArray(pieces.merged(), tuple(sources), needs, moved)
+        return JoinedArray(pieces.merged(), tuple(sources), needs, runs)
 
     def _there(self, path: str) -> ArraySchema | None:
         return None if self.existing is None else self.existing.schema.by_path.get(path)
@@ -420,10 +440,9 @@ class _Joining(Record):
             place = self._place(joined, row)
             if number not in lacking or place in filled:
                 continue
-            is_new = not all(
-                ahead <= start < ahead + self.existing.lengths[name]
+            is_new = any(
+                is_new_step(self.combined, self.existing, name, start)
                 for start, (_, name) in zip(place, joined.growing, strict=True)
-                for ahead in [self.combined.ahead.get(name, 0)]
             )
             if is_whole or is_new:
                 boxes[place] = [self.facts[number].lengths[name] for _, name in joined.growing]

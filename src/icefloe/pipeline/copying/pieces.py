@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, Final, Self
 
 import numpy as np
@@ -122,6 +123,45 @@ def _box(starts: Ints, lengths: Ints) -> Box:
         slice(start, start + length)
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     )
+
+
+type Runs = tuple[tuple[int, int], ...]
+"""Steps that come before existing ones: before which one, and how many; ascending."""
+
+
+def moved_parts(length: int, runs: Runs) -> Ints:
+    """Return the parts of existing steps that stay together: where each begins, where it begins
+    after new steps came before some of them, and its length.
+
+    >>> moved_parts(5, ((0, 2), (3, 4))).tolist()
+    [[0, 2, 3], [3, 9, 2]]
+    """
+    starts = sorted({0, *(position for position, _ in runs)})
+    ends = [*starts[1:], length]
+    return np.array(
+        [
+            (
+                start,
+                start + sum(steps for position, steps in runs if position <= start),
+                end - start,
+            )
+            for start, end in zip(starts, ends, strict=True)
+        ],
+        np.int64,
+    )
+
+
+def earlier_pieces(shape: Sequence[int], runs: Sequence[Runs]) -> Pieces:
+    """Return an array that exists as pieces of what it becomes, given the new steps by axis.
+
+    >>> earlier_pieces((5, 2), (((0, 2), (3, 4)), ())).starts.tolist()
+    [[2, 0], [9, 0]]
+    """
+    by_axis = [moved_parts(length, of_axis) for length, of_axis in zip(shape, runs, strict=True)]
+    combinations = list(product(*by_axis))
+    boxes = np.array(combinations, np.int64).reshape(len(combinations), len(by_axis), 3)
+    origins, starts, lengths = (boxes[:, :, column] for column in range(3))
+    return Pieces(starts, lengths, origins, np.zeros(len(boxes), np.int64))
 
 
 _LONGEST_UNIT: Final = 1 << 16

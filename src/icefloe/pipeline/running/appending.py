@@ -33,13 +33,13 @@ from icefloe.pipeline.copying.growth import (
     objects_of_files,
     with_lacking,
 )
-from icefloe.pipeline.copying.joined import DATASET, JoinedArray, JoinedFiles
+from icefloe.pipeline.copying.joined import DATASET, JoinedArray, JoinedFiles, runs_before
 from icefloe.pipeline.copying.layouts import CopyOptions, choose_layout, plan_slabs
 from icefloe.pipeline.copying.origins import RepositorySource
 from icefloe.pipeline.copying.pieces import Pieces
 from icefloe.pipeline.copying.recorded import copying_to_json
 from icefloe.pipeline.copying.transfer import CopyPlan
-from icefloe.pipeline.files.facts import ANY_LENGTH, FileFacts, Kind, Problem
+from icefloe.pipeline.files.facts import FileFacts, Kind, Problem
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources
 from icefloe.pipeline.running.job import Committed, CopyReport, Job, JobReport
@@ -264,7 +264,7 @@ class _GrowingCopy:
                 require_openable=partial(
                     require_openable, session, self._group, paths, paths, needs_xarray=True
                 ),
-                finish=self._move_chunks if self._combined.ahead else None,
+                finish=self._move_chunks if any(grown.runs for grown in self._grown) else None,
             )
             wave = replace(wave, message=self._message)
             done: Committed = job.commit(session, wave)
@@ -319,18 +319,13 @@ class _GrowingCopy:
         is_kept = {array.path for array in self._combined.arrays if not array.growing} & kept
         arrays = {path: array for path, array in joined.arrays.items() if path not in is_kept}
         for path in there.schema.by_path.keys() - joined.arrays.keys() - there.values.keys():
-            moved = tuple(
-                self._combined.ahead.get(name, 0) if length == ANY_LENGTH else 0
-                for name, length in zip(
-                    there.schema.by_path[path].dimensions,
-                    there.schema.by_path[path].shape,
-                    strict=True,
-                )
+            runs = tuple(
+                runs_before(self._combined, name) for name in there.schema.by_path[path].dimensions
             )
-            if any(moved):
-                nothing = np.zeros((0, len(moved)), np.int64)
+            if any(runs):
+                nothing = np.zeros((0, len(runs)), np.int64)
                 no_pieces = Pieces(nothing, nothing, nothing, nothing[:, 0])
-                arrays[path] = JoinedArray(no_pieces, (), moved=moved)
+                arrays[path] = JoinedArray(no_pieces, (), runs=runs)
         return [
             GrownArray.of(self._target(path), path, array) for path, array in sorted(arrays.items())
         ]
@@ -342,9 +337,10 @@ class _GrowingCopy:
         """Move the chunks that stay behind the steps that come before the first one."""
         state, stored = state_of(self._session), state_of(self._earlier.session)
         for grown in self._grown:
-            if not grown.offset:
+            if not grown.runs:
                 continue
             path = absolute_path(joined_path(self._group, grown.array.about.path))
             taken = [cells_of(box) for box in grown.boxes]
             copied = np.concatenate(taken).astype(np.uint32) if taken else None
-            run_blocking(move_stored(state, stored, path, grown.offset, copied))
+            [offset] = grown.moved(np.zeros((1, len(grown.runs)), np.int64)).tolist()
+            run_blocking(move_stored(state, stored, path, offset, copied))
