@@ -36,6 +36,10 @@ EPOCH = np.datetime64("2001-01-01")
 CELLS = 40
 
 
+class Stop(BaseException):
+    """Somebody interrupts a job."""
+
+
 def days(first: int, count: int) -> Any:
     return np.arange(first, first + count, dtype="f8")
 
@@ -256,10 +260,8 @@ def test_an_append_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     repository, other = two(tmp_path), write(tmp_path, days(5, 6))
     version = repository.lookup_branch("main")
 
-    class Stop(BaseException): ...
-
     def stop(progress: StageProgress) -> None:
-        if progress.stage == "commit":
+        if progress.stage == "copy" and progress.is_over:
             raise Stop
 
     with pytest.raises(Stop):
@@ -273,9 +275,18 @@ def test_an_append_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 
 def test_many_objects_are_added_in_waves_that_are_complete(tmp_path: Path) -> None:
     first, *more = (write(tmp_path, days(start, 7)) for start in (7, 0, 14, 21, 28))
-    repository = copied(tmp_path, [first], chunks={"time": 3}, most_references=8)
+    repository = copied(tmp_path, [first], chunks={"time": 3}, most_references=4)
+    copied_waves = []
+
+    def stop(progress: StageProgress) -> None:
+        copied_waves.extend([progress] if progress.stage == "copy" and progress.is_over else [])
+        if len(copied_waves) == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        appended(repository, more, on_progress=stop)
     report = appended(repository, more)
-    assert report.commits > 1
+    assert (report.known, report.commits > 1) == (1, True)
     assert report.snapshot == repository.lookup_branch("main")
     for version in repository.ancestry(branch="main"):
         if version.parent_id is None:
