@@ -276,6 +276,7 @@ def test_an_append_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 def test_many_objects_are_added_in_waves_that_are_complete(tmp_path: Path) -> None:
     first, *more = (write(tmp_path, days(start, 7)) for start in (7, 0, 14, 21, 28))
     repository = copied(tmp_path, [first], chunks={"time": 3}, most_references=4)
+    ingested = repository.lookup_branch("main")
     copied_waves = []
 
     def stop(progress: StageProgress) -> None:
@@ -289,7 +290,7 @@ def test_many_objects_are_added_in_waves_that_are_complete(tmp_path: Path) -> No
     assert (report.known, report.commits > 1) == (1, True)
     assert report.snapshot == repository.lookup_branch("main")
     for version in repository.ancestry(branch="main"):
-        if version.parent_id is None:
+        if version.id == ingested:
             break
         session = repository.readonly_session(snapshot_id=version.id)
         there = [source.url for source in read_sources(session)]
