@@ -90,7 +90,8 @@ def test_files_are_added_to_a_copy(spark: Any, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "data", 4, steps=3)
     repository = plain_repository(tmp_path)
     first, more = archive.urls()[1:2], archive.urls()
-    ingest(spark, repository, first, TIME, chunks={"time": 5, "lat": 7})
+    copy = CopyOptions.of({"time": 5, "lat": 7})
+    icefloe.ingest(repository, first, TIME, copy=copy, engine="local")
     report = append(spark, repository, more, memory_per_task=100_000)
     assert (report.known, report.scan.used, report.commits) == (1, 3, 1)
     assert report.copied is not None
