@@ -378,16 +378,17 @@ def append(
     on_misfit: Literal["fail", "skip"] | None = None,
     check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
+    memory_per_task: int | None = None,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
     engine: EngineName = "auto",
     master: str | None = None,
 ) -> JobReport:
-    """Add files to a dataset that `ingest` made by reference; see there.
+    """Add files to a dataset that `ingest` made, by reference or as a copy; see there.
 
-    Without options, files are put together as they were the first time. May be called again and
-    again with the same sources: ingested files are skipped, and without anything new nothing is
-    committed.
+    Without options, files are put together, and copied, as they were the first time. May be called
+    again and again with the same sources: ingested files are skipped, and without anything new
+    nothing is committed.
 
     Args:
         repo: where the dataset is.
@@ -403,8 +404,11 @@ def append(
         check_values: how many files of each schema and parser have values compared, "all" or
             "none", if `options` should not say so.
         on_changed: what to do with files that are there in another state.
+        memory_per_task: bytes that a task may take to add values to a copy, if not as the first
+            time.
         on_progress: told how far each stage is.
-        references_per_commit: jobs with more references run in waves with a commit each.
+        references_per_commit: jobs with more references run in waves with a commit each. Copies
+            do as their options say.
         engine: as in `ingest`; only files that are new or changed count.
         master: a Spark cluster.
 
@@ -435,8 +439,10 @@ def append(
     if preprocess is not None:
         parse = replace(options.parse_options(parse), preprocess=preprocess)
     files = list_states(sources, reached)
-    sorted_files = sort_sources(read_record(store, group), files)
-    work = Work.of_files((*sorted_files.new, *sorted_files.changed))
+    record = read_record(store, group)
+    sorted_files = sort_sources(record, files)
+    is_copied = record is not None and record.is_copy
+    work = Work.of_files((*sorted_files.new, *sorted_files.changed), is_copied=is_copied)
     with engine_for(work, engine, master) as runner:
         return jobs.append(
             runner,
@@ -451,6 +457,7 @@ def append(
             on_misfit=on_misfit,
             check_values=check_values,
             on_changed=on_changed,
+            memory_per_task=memory_per_task,
             on_progress=on_progress,
             references_per_commit=references_per_commit,
         )

@@ -80,16 +80,21 @@ def check_automatic(case: Case, data: Path, folder: Path) -> None:
     assert report.reason.values_bytes <= report.values_bytes
 
 
-def check_in_parts(case: Case, data: Path, folder: Path) -> None:
+def check_in_parts(
+    case: Case, data: Path, expected: Expected, folder: Path, *, native: bool
+) -> None:
     """Ingest some files and append the others, behind them, before them and between them."""
     urls = [path.as_uri() for path in sorted(data.glob(case.files))]
     options = case.options
+    if native and case.native is not None and case.native.remedy is not None:
+        options = case.native.remedy
     is_placed = options.combine.get("by") != "order" and case.name not in _NEED_THE_FIRST
     parts = [(urls[:-1], urls[-1:])]
     if is_placed:  # in order, the second part is behind
         has_middle = len(urls) > 2 and case.name not in _CUT_ALIKE
         late = [urls[0], urls[len(urls) // 2]] if has_middle else urls[:1]
         parts.append(([url for url in urls if url not in late], late))
+    how: dict[str, Any] = {"copy": CopyOptions.of(**options.copy)} if native else {}
     for number, (first, second) in enumerate(parts if len(urls) > 1 else ()):
         storage = icefloe.local_filesystem_storage(str(folder / f"part{number}"))
         repository = repository_for(data, storage=storage)
@@ -101,10 +106,11 @@ def check_in_parts(case: Case, data: Path, folder: Path) -> None:
                 CombineOptions(options.concat, **{"check_values": "all", **options.combine}),
                 parse=ParseOptions(options.concat, **options.parse),
                 engine="local",
+                **how,
             )
             icefloe.append(repository, second, engine="local")
         found = found_values(repository.readonly_session("main"))
-        compare(found, expected_values(case, data), case)
+        compare(found, expected, case)
 
 
 _NEED_THE_FIRST = frozenset({"netcdf-4-a-file-without-any-time"})

@@ -1,6 +1,6 @@
 """Every archive of the matrix is ingested without Spark, by reference and as a copy.
 
-By reference it also comes in two parts, of which the second is appended.
+By reference it also comes in two parts, of which the second is appended; some do so as copies.
 
 `tests/spark/test_archives.py` does it with Spark. `docs/explanation/archives.md` has the table.
 """
@@ -11,17 +11,35 @@ import pytest
 
 from tests.archives import table
 from tests.archives.cases import Case
-from tests.archives.checking import check_automatic, check_case, check_in_parts, written
+from tests.archives.checking import (
+    check_automatic,
+    check_case,
+    check_in_parts,
+    expected_values,
+    written,
+)
 from tests.archives.matrix import CASES
+
+COPIED_IN_PARTS = {
+    "chunks and compression that differ in months",
+    "tiles of other chunks",
+    "packed differently in each file",
+    "missing values marked differently",
+    "text of any length",
+    "LZF",
+}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_values_are_those_of_an_independent_reader(case: Case, tmp_path: Path) -> None:
     data = written(case, tmp_path)
+    expected = expected_values(case, data)
     check_case(case, data, tmp_path / "virtual", "local", native=False)
     check_case(case, data, tmp_path / "native", "local", native=True)
     if case.virtual is None:
-        check_in_parts(case, data, tmp_path / "parts")
+        check_in_parts(case, data, expected, tmp_path / "parts", native=False)
+    if case.title in COPIED_IN_PARTS:
+        check_in_parts(case, data, expected, tmp_path / "copied_parts", native=True)
 
 
 ONLY_AS_A_COPY = [
@@ -45,4 +63,5 @@ def test_the_table_in_the_documentation_is_up_to_date() -> None:
 
 
 def test_names_of_cases_differ() -> None:
+    assert {case.title for case in CASES} > COPIED_IN_PARTS
     assert len({case.name for case in CASES}) == len(CASES) >= 80

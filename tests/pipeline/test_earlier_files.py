@@ -12,7 +12,7 @@ import zarr
 from numpy.testing import assert_array_equal
 
 import icefloe
-from icefloe.pipeline import CombineOptions, MisfitsError, read_coverage, read_sources
+from icefloe.pipeline import CombineOptions, CopyOptions, MisfitsError, read_coverage, read_sources
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.running.progress import StageProgress
 from tests.pipeline.repositories import opened, repository_for
@@ -77,13 +77,22 @@ def compare(session: icefloe.Session, whole: dict[str, Any]) -> None:
         assert_array_equal(found[name].values, values, err_msg=name)
 
 
-@pytest.mark.parametrize("gaps", ["close", "leave"])
-@pytest.mark.parametrize("seed", range(3))
+COPY = CopyOptions.of({"time": 3, "x": 4})
+
+
+@pytest.mark.parametrize(
+    ("seed", "gaps", "copy"),
+    [
+        *((seed, gaps, None) for seed in range(3) for gaps in ("close", "leave")),
+        (4, "leave", COPY),
+    ],
+)
 def test_an_archive_that_grows_on_all_sides(
-    tmp_path: Path, seed: int, gaps: Literal["close", "leave"]
+    tmp_path: Path, seed: int, gaps: Literal["close", "leave"], copy: Any
 ) -> None:
     choose = random.Random(seed)
-    repository = repository_for(tmp_path)
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repository"))
+    repository = repository_for(tmp_path, storage=storage if copy else None)
     options = CombineOptions(BOTH, gaps=gaps)
     periods, tiles = {3}, {2}
     there: set[tuple[str, int, int]] = set()
@@ -103,7 +112,7 @@ def test_an_archive_that_grows_on_all_sides(
         urls = [write(tmp_path, *file) for file in sorted(new)]
         choose.shuffle(urls)
         if not step:
-            icefloe.ingest(repository, urls, options, engine="local")
+            icefloe.ingest(repository, urls, options, copy=copy, engine="local")
         else:
             notes += icefloe.append(repository, urls, engine="local").scan.notes
         there |= new

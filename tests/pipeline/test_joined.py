@@ -15,8 +15,9 @@ from numpy.testing import assert_array_equal
 import icefloe
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.pipeline import CombineOptions, CopyOptions, LocalEngine, MisfitsError, ParseOptions
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.copying.joined import InFile
-from icefloe.pipeline.copying.pieces import Pieces, packed_starts
+from icefloe.pipeline.copying.pieces import Pieces, earlier_pieces, packed_starts
 from icefloe.pipeline.files.decoding import Decoding, missing_marker
 from icefloe.pipeline.files.facts import Single, SourceState
 from icefloe.pipeline.files.sources import SourceAccess
@@ -63,6 +64,25 @@ def test_pieces_lead_to_the_values_before_and_after_they_are_merged(data: st.Dat
         for overlap in some.within(tuple(box)):
             out[overlap.target] = sources[overlap.source][overlap.inside]
         assert_array_equal(out, whole[tuple(box)])
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 3), st.integers(1, 3), max_size=3), min_size=0, max_size=2
+    )
+)
+def test_what_an_array_has_moves_behind_new_steps(inserted: list[dict[int, int]]) -> None:
+    runs = [Insertions(tuple(sorted(of_axis.items()))) for of_axis in inserted]
+    before = np.arange(4 ** len(runs)).reshape((4,) * len(runs))
+    after = before
+    for axis, of_axis in enumerate(runs):
+        positions = [position for position, steps in of_axis.runs for _ in range(steps)]
+        after = np.insert(after, positions, -1, axis=axis)
+    out = np.full(after.shape, -1)
+    whole = tuple(slice(0, length) for length in after.shape)
+    for overlap in earlier_pieces(before.shape, runs).within(whole):
+        out[overlap.target] = before[overlap.inside]
+    assert_array_equal(out, after)
 
 
 def test_pieces_of_one_source_become_one() -> None:

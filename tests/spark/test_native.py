@@ -26,6 +26,7 @@ from icefloe.pipeline.running.native import NativeProducer
 from icefloe.spark import (
     CopyReport,
     StageProgress,
+    append,
     discard_attempt,
     ingest,
     list_attempts,
@@ -83,6 +84,20 @@ def test_files_are_copied_and_not_needed_any_more(spark: Any, tmp_path: Path) ->
     assert_clean(repository)
     shutil.rmtree(tmp_path / "data")
     assert_complete(repository.readonly_session("main"), archive)
+
+
+def test_files_are_added_to_a_copy(spark: Any, tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "data", 4, steps=3)
+    repository = plain_repository(tmp_path)
+    first, more = archive.urls()[1:2], archive.urls()
+    copy = CopyOptions.of({"time": 5, "lat": 7})
+    icefloe.ingest(repository, first, TIME, copy=copy, engine="local")
+    report = append(spark, repository, more, memory_per_task=100_000)
+    assert (report.known, report.scan.used, report.commits) == (1, 3, 1)
+    assert report.copied is not None
+    assert 0 < report.copied.memory_per_task <= 100_000
+    assert_complete(repository.readonly_session("main"), archive)
+    assert_clean(repository)
 
 
 def test_files_that_do_not_fit_leave_nothing(spark: Any, tmp_path: Path) -> None:

@@ -105,9 +105,7 @@ def ingest(
         is_wide = isinstance(report, CopyReport) and is_new and not container
         repository = _without_containers(target) if is_wide else target
     if isinstance(report, CopyReport):
-        show_copied(report, repository, repo, as_json=as_json)
-        if plot is not None:
-            echo(f"{plot} is not drawn: values that are copied have no record of files", err=True)
+        show_copied(report, repository, repo, plot, as_json=as_json)
         return
     idle = [f"--{name}" for name in _OF_COPIES if _is_given(context, name)]
     show_referred(report, repository, repo, plot, as_json=as_json, not_needed=idle)

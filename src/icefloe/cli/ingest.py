@@ -25,6 +25,7 @@ from icefloe.cli.option_sets import OptionSet
 from icefloe.cli.wording import in_shell_words
 from icefloe.errors import AccessDeniedError, ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
+from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -339,16 +340,23 @@ def append(
         Literal["report", "replace", "fail"],
         typer.Option(help="The treatment of files that changed since they were ingested."),
     ] = "report",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="The memory of a task that adds values to a copy: 256M, 2G… [default: as the"
+            " first time]"
+        ),
+    ] = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
     job: JobOptions,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add new files to a dataset that `icefloe ingest` made by reference; safe to repeat.
+    """Add new files to a dataset that `icefloe ingest` made of files; safe to repeat.
 
     Files that are there are skipped, and if none is new nothing is committed. Files are put
-    together as they were the first time.
+    together as they were the first time. If their values were copied, those of new files are, too.
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
@@ -356,6 +364,7 @@ def append(
 
     checked_plot(plot)
     checks = parse_check(check_values)
+    memory_bytes = None if memory is None else parse_memory(memory)
     target = place_of(repo, writes=True)
     repository = _widened(target.open(), repo, container or [], target)
     with running_job(as_json=as_json) as on_progress:
@@ -365,10 +374,19 @@ def append(
             on_misfit="skip" if skip_misfits else None,
             check_values=checks,
             on_changed=changed,
+            memory_per_task=memory_bytes,
             on_progress=on_progress,
             **job.arguments(),
         )
     show_referred(report, repository, repo, plot, as_json=as_json)
+
+
+def parse_memory(text: str) -> int:
+    """Read the memory of a task, perhaps with a unit."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--memory") from None
 
 
 def parse_check(text: str) -> ValueCheck:
@@ -600,17 +618,16 @@ def show_referred(
         for url in report.changed:
             echo(f"changed since it was ingested: {url}")
         for url in report.missing[:_MOST_ROWS]:
-            echo(
-                f"disappeared since it was ingested: {url}: nobody can read its chunks; put the"
-                " file back, or ingest the data from where it is now"
-            )
+            lost = "nobody can read its chunks; put the file back, or ingest the data from where it"
+            about = f"{lost} is now" if report.copied is None else "its values were copied"
+            echo(f"disappeared since it was ingested: {url}: {about}")
         if coverage:
             show_coverage(coverage)
         echo(report.summary())
         if not_needed:
             echo(f"nothing was copied, so these options were not needed: {', '.join(not_needed)}")
         if report.snapshot is not None:
-            for prefix in containers:
+            for prefix in containers if report.copied is None else ():
                 echo(f"the repository may refer to files below {prefix}")
             show_opening(opening)
     write_plot(plot, coverage)

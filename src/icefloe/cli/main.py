@@ -397,7 +397,7 @@ COMMANDS: Final = (
     LazyCommand(
         "append",
         "ingest:append",
-        "Add new files to a dataset that `icefloe ingest` made by reference; safe to repeat.",
+        "Add new files to a dataset that `icefloe ingest` made of files; safe to repeat.",
     ),
     LazyCommand(
         "rechunk",

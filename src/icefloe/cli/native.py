@@ -13,6 +13,7 @@ from icefloe.cli.common import (
     place_of,
     show_json,
 )
+from icefloe.cli.coverage import show_coverage, write_plot
 from icefloe.cli.ingest import (
     FileOptions,
     JobOptions,
@@ -22,6 +23,7 @@ from icefloe.cli.ingest import (
     for_shell,
     is_plain,
     missing_concat,
+    parse_memory,
     running_job,
     show_misfits,
     show_notes,
@@ -30,9 +32,10 @@ from icefloe.cli.ingest import (
 from icefloe.cli.option_sets import OptionSet
 from icefloe.cli.versions import version_options
 from icefloe.cli.wording import in_shell_words
-from icefloe.reports import parse_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icefloe.api.repository import Repository
     from icefloe.pipeline.copying.layouts import CopyOptions
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
@@ -278,17 +281,17 @@ def _compressors(codec: str, level: int | None) -> list[dict[str, Any]] | None:
     return [{"name": codec, "configuration": configuration}]
 
 
-def parse_memory(text: str) -> int:
-    """Read the memory of a task, perhaps with a unit."""
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--memory") from None
-
-
-def show_copied(report: Any, repository: "Repository", name: str, *, as_json: bool) -> None:
-    """Report what was done, and how the dataset is opened."""
+def show_copied(
+    report: Any,
+    repository: "Repository",
+    name: str,
+    plot: "Path | None" = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Report what was done, what the dataset holds, and how it is opened."""
     from icefloe.cli.opening import opening_lines
+    from icefloe.pipeline.coverage import read_coverage
     from icefloe.records import replace
 
     if report.reason is not None:
@@ -296,9 +299,14 @@ def show_copied(report: Any, repository: "Repository", name: str, *, as_json: bo
         report = replace(report, reason=reason)
     is_there = report.snapshot is not None
     opening = opening_lines(repository, name, report.group, report.branch) if is_there else ()
+    session = repository.readonly_session(report.branch)
+    has_record = is_there and report.scan is not None
+    coverage = read_coverage(session, report.group) if has_record else ()
+    write_plot(plot, coverage)
     if as_json:
         scan = None if report.scan is None else for_shell(report.scan).to_dict()
-        show_json({**report.to_dict(), "scan": scan, "open": opening})
+        dataset = coverage[0].to_dict() if coverage else None
+        show_json({**report.to_dict(), "scan": scan, "holds": dataset, "open": opening})
         return
     if report.scan is not None:
         if report.scan.misfits:
@@ -306,6 +314,8 @@ def show_copied(report: Any, repository: "Repository", name: str, *, as_json: bo
         show_notes(report.scan)
     for note in report.notes:
         echo(note)
+    if coverage:
+        show_coverage(coverage)
     echo(report.summary())
     if is_there:
         show_opening(opening)

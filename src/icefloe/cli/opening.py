@@ -57,7 +57,7 @@ def _prefixes(repository: "Repository", session: "Session", group: str) -> list[
     from icefloe.pipeline.writing.provenance import read_record
 
     record = read_record(session.store, group)
-    if record is None:
+    if record is None or record.is_copy:
         return []
     declared = [*(repository.config.virtual_chunk_containers or {})]
     urls = [file.state.url for file in record.files]

@@ -8,13 +8,19 @@ import typer
 
 from icefloe import pipeline  # names load when they are used
 from icefloe.cli.common import echo, place_of, show_json, show_table
-from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
+from icefloe.cli.ingest import (
+    BranchOption,
+    GroupOption,
+    JsonOption,
+    RepoOption,
+    SourcesArgument,
+    parse_memory,
+)
 from icefloe.cli.native import (
     ChunksOption,
     MemoryOption,
     ShardsOption,
     parse_lengths,
-    parse_memory,
 )
 from icefloe.cli.wording import in_shell_words
 

@@ -78,6 +78,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"\brectilinear=True", "--rectilinear"),
         (r"\bfollow_links=True", "--follow-links"),
         (r"\boverwrite=True", "--overwrite"),
+        (r"with plan_copy, with", "with `icefloe plan --native` and"),
         (r"\(variables=\.\.\.\)", "(--variables)"),
         (r"\(rename=\.\.\.\)", "(--rename)"),
         (r"\(coordinates=\.\.\.\)", "(--coordinate DIM=NAME)"),

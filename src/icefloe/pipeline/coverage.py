@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.pipeline.combining.combine import existing_axes
 from icefloe.pipeline.combining.placing import find_gaps
-from icefloe.pipeline.files.facts import LoadedValues
+from icefloe.pipeline.files.facts import ArraySchema, LoadedValues, is_named
 from icefloe.pipeline.files.sources import compile_glob
 from icefloe.pipeline.files.times import USUAL_MOMENTS, parse_units, show_moment
 from icefloe.pipeline.writing.dataset import read_existing
@@ -276,9 +277,15 @@ def read_records(session: Session, group: str | None) -> list[tuple[str, SourceR
 def read_axis(session: Session, group: str, record: SourceRecord) -> Axis:
     """Read the coordinate of the first dimension that the files of a dataset join along."""
     options, _ = options_from_json(record.options)
-    existing = read_existing(session.store, group, options)
     name = options.concat[0]
+    coordinate = options.coordinates.get(name, name)
+    is_loaded = partial(_is_coordinate, coordinate) if record.is_copy else None
+    existing = read_existing(session.store, group, options, is_loaded)
     return Axis.of(name, existing_axes(existing, options)[name])
+
+
+def _is_coordinate(name: str, array: ArraySchema) -> bool:
+    return is_named(array.path, name) and len(array.shape) == 1
 
 
 def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage:

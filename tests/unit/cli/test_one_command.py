@@ -113,7 +113,7 @@ def test_the_report_of_copies_has_the_reason_and_stated_containers_stay(
     assert (report["form"], report["reason"]["decode"]) == ("copy", False)
     assert (report["reason"]["misfits"], report["reason"]["files"]) == (1, 2)
     assert report["reason"]["values_bytes"] == report["values_bytes"] == 2 * (48 + 24)
-    assert "drawn.svg is not drawn" in done.stderr
+    assert "drawn in drawn.svg" in done.stderr
     assert [*(opened().config.virtual_chunk_containers or {})] == [f"{tmp_path.as_uri()}/"]
     assert_holds([0, 1])
 

@@ -62,6 +62,32 @@ def test_the_next_year_is_appended_and_the_printed_lines_open_all(
     assert "authorize=" in told["open"][1]
 
 
+def test_the_next_year_is_added_to_a_copy_which_needs_no_files(
+    years: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    repo = ["--repo", "cube", "--group", "model/run"]
+    run("ingest", "native", years.pattern, *repo, "--concat=time", "--chunks=time=2", "--pack")
+    told = json.loads(run("append", "archive/2025/*.nc", *repo, "--memory=64M", "--json").stdout)
+    assert (told["copied"]["written"] > 0, told["holds"]["length"]) == (True, 4)
+    assert "authorize=" not in told["open"][1]
+    assert "4 of 4 steps" in run("coverage", "cube").stdout
+    assert "last.nc" in run("sources", "cube").stdout
+    assert "last.nc" not in run("dependencies", "cube").stdout
+    shutil.rmtree(tmp_path / "archive" / "2025")
+    gone = run("append", years.pattern, *repo)
+    assert "last.nc: its values were copied" in gone.stdout
+    assert "1 ingested file has disappeared, which the copy does not need" in gone.stdout
+    refused = run("plan", years.pattern, *repo, code=5)
+    assert "with `icefloe plan --native`" in " ".join(refused.stderr.split())
+    shutil.rmtree(tmp_path / "archive")
+    run("verify", "cube")
+    with opened_as_printed("open it in Python:\n" + "\n".join(told["open"])) as dataset:
+        for number in range(4):
+            found = dataset.temperature[number].values
+            assert (found == years.expected_temperature(number)[0]).all()
+
+
 def test_the_year_before_is_appended(
     years: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,12 @@ from icefloe.pipeline.combining.consensus import (
     common_attributes,
     find_families,
 )
-from icefloe.pipeline.combining.copied import CopyRules, as_copied, decoding_of
+from icefloe.pipeline.combining.copied import (
+    CopyRules,
+    as_copied,
+    decoding_of,
+    existing_copy,
+)
 from icefloe.pipeline.combining.dimensions import require_dimensions
 from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.placing import PlacedFiles, place_files
@@ -288,7 +293,9 @@ def combine(
     require_dimensions(files, options)
     stored = files
     if copies is not None:
-        files = as_copied(files, copies)
+        files = as_copied(files, copies, None if existing is None else existing.schema)
+        if existing is not None:
+            existing = replace(existing, schema=existing_copy(existing.schema, files, copies))
     elif options.rectilinear:
         files = as_uneven(files)
     problems = _problems(files, copies)
@@ -319,7 +326,7 @@ def combine(
             cuts, uneven_misfits = _uneven_cuts(stored, files, used, placed, existing, options)
             refused |= uneven_misfits
             refused |= _unaligned(stored, files, used, placed, existing, cuts)
-        refused |= _unfillable(files, used, placed, copies)
+        refused |= _unfillable(files, used, placed, copies, existing)
         misfits += refused.values()
         if not refused or options.on_misfit == "fail":
             break
@@ -446,15 +453,21 @@ def _unfillable(
     families: Families,
     placed: PlacedFiles,
     copies: CopyRules | None,
+    existing: Existing | None,
 ) -> dict[int, Misfit]:
-    """Find files that lack an array whose values cannot be marked as missing."""
+    """Find files that lack an array whose values cannot be marked as missing.
+
+    The type of an array that exists already stays.
+    """
     misfits: dict[int, Misfit] = {}
     for path, numbers in _lacking(files, families, placed).items():
         _, schema = families.array(path)
         if not _growing(schema, placed):
             continue
         marker = missing_marker(schema.data_type, schema.encoding)
-        if marker is None and copies is not None and copies.decode and is_number(schema.data_type):
+        is_new = existing is None or path not in existing.schema.by_path
+        decodes = copies is not None and copies.decode and is_number(schema.data_type)
+        if marker is None and decodes and is_new:
             continue
         _, _, holders = _holders(files, families, placed, path)
         is_written = copies is not None or _is_native(files, holders, schema)

@@ -34,15 +34,21 @@ class CopyRules(Record):
     """Whether numbers are unpacked to what they mean."""
 
 
-def as_copied(files: Sequence[FileFacts], rules: CopyRules) -> list[FileFacts]:
-    """Return facts without what a copy changes; the schemas then tell what has to agree."""
+def as_copied(
+    files: Sequence[FileFacts], rules: CopyRules, there: DatasetSchema | None = None
+) -> list[FileFacts]:
+    """Return facts without what a copy changes; the schemas then tell what has to agree.
+
+    `there` is the copy that files are added to. Decoded numbers become those of its type if this
+    holds all of them.
+    """
     schemas = {id(file.schema): file.schema for file in files if file.schema is not None}
     copied = {
         number: DatasetSchema.of([copied_array(array, rules) for array in schema.arrays])
         for number, schema in schemas.items()
     }
     if rules.decode:
-        kinds = _common_types(copied.values())
+        kinds = _common_types(copied.values()) | _growing_types(there)
         copied = {number: _widened(schema, kinds) for number, schema in copied.items()}
     return [
         file
@@ -88,6 +94,39 @@ def _common_types(schemas: Collection[DatasetSchema]) -> dict[str, Any]:
     return {path: kind for path, kind in found.items() if kind is not None}
 
 
+def _growing_types(there: DatasetSchema | None) -> dict[str, Any]:
+    arrays = () if there is None else there.arrays
+    return {array.path: array.data_type for array in arrays if ANY_LENGTH in array.shape}
+
+
+def existing_copy(
+    there: DatasetSchema, files: Sequence[FileFacts], rules: CopyRules
+) -> DatasetSchema:
+    """Return the schema of an existing copy in the terms of `as_copied`.
+
+    Arrays along which no file adds may be packed in the files, and are unpacked in the copy.
+    """
+    packed = {
+        array.path: array.encoding
+        for file in reversed(files if rules.decode else ())
+        if file.schema is not None
+        for array in file.schema.arrays
+        if ANY_LENGTH not in array.shape
+    }
+    return DatasetSchema(
+        tuple(
+            replace(
+                array,
+                chunks=(ANY_CHUNK,) * len(array.chunks),
+                codecs=(),
+                fill_value=None,
+                encoding=packed.get(array.path, array.encoding),
+            )
+            for array in there.arrays
+        )
+    )
+
+
 def _hashable(data_type: Any) -> Any:
     return data_type if isinstance(data_type, str) else repr(data_type)
 
@@ -95,10 +134,17 @@ def _hashable(data_type: Any) -> Any:
 def _widened(schema: DatasetSchema, kinds: Mapping[str, Any]) -> DatasetSchema:
     return DatasetSchema(
         tuple(
-            replace(array, data_type=kinds[array.path]) if array.path in kinds else array
+            replace(array, data_type=kinds[array.path])
+            if array.path in kinds and _holds(kinds[array.path], array.data_type)
+            else array
             for array in schema.arrays
         )
     )
+
+
+def _holds(kind: Any, data_type: Any) -> bool:
+    """Return whether a type holds all values of another one."""
+    return bool(common_type({_hashable(kind), _hashable(data_type)}) == _hashable(kind))
 
 
 def _decoded_values(file: FileFacts, copied: DatasetSchema) -> Mapping[str, LoadedValues]:

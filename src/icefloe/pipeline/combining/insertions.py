@@ -39,6 +39,27 @@ class Insertions(Record):
         ends = np.append(edges + totals[1:], 0)  # the last one is that of number -1
         return np.where(positions < ends[runs], runs, -1)
 
+    def parts(self, length: int) -> Ints:
+        """Return the parts of so long a dimension that stay together: where each begins, where it
+        begins after the insertion, and its length.
+
+        >>> Insertions(((0, 2), (3, 4))).parts(5).tolist()
+        [[0, 2, 3], [3, 9, 2]]
+        """
+        befores, _ = self._columns()
+        starts = np.unique(np.append(befores, 0))
+        return np.stack([starts, self.moved(starts), np.diff(starts, append=length)], axis=1)
+
+    def in_chunks(self, length: int) -> "Insertions | None":
+        """Return the chunks of a length that are inserted; None if chunks would be split.
+
+        >>> Insertions(((4, 2),)).in_chunks(2), Insertions(((4, 2),)).in_chunks(4)
+        (Insertions(runs=((2, 1),)), None)
+        """
+        if any(number % length for run in self.runs for number in run):
+            return None
+        return Insertions(tuple((position // length, n // length) for position, n in self.runs))
+
     def _columns(self) -> tuple[Ints, Ints]:
         """Return the positions of runs, and how many steps are inserted before each and in all."""
         columns = np.array(self.runs, np.int64).reshape(-1, 2)

@@ -111,7 +111,7 @@ def arrays_below(
         if holds_records and (is_record(path) or path == _RECORDS_PARENT):
             continue
         if isinstance(node, zarr.Array):
-            arrays.append((node, _described(path, node)))
+            arrays.append((node, described_array(path, node)))
         else:
             attributes[path] = node.attrs.asdict()
     if not arrays:
@@ -124,7 +124,8 @@ def arrays_below(
     return GroupToCopy(attributes, tuple(chosen))
 
 
-def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
+def described_array(path: str, array: "zarr.Array[Any]") -> SourceArray:
+    """Return the facts about an array that determine the layout of a copy of it."""
     try:
         chunks, shards = tuple(array.chunks), array.shards
     except NotImplementedError:  # chunks have different lengths: the longest ones count
@@ -164,18 +165,24 @@ def occupied(store: IcechunkStore, group: str, source_group: GroupToCopy) -> lis
 
 
 def make_copies(
-    store: IcechunkStore, group: str, source_group: GroupToCopy, options: LayoutOptions
+    store: IcechunkStore,
+    group: str,
+    source_group: GroupToCopy,
+    options: LayoutOptions,
+    *,
+    gets_record: bool = False,
 ) -> None:
     """Make the groups and arrays of the copies, without values; others make way."""
-    if occupied(store, group, source_group):
+    if gets_record or occupied(store, group, source_group):
         # What the record names as the files of the group is something else now.
         store.delete_sync(f"{record_path(group)}/zarr.json")
     make_groups(store, group, source_group.attributes, keeps_attributes=True)
     for array in source_group.arrays:
-        _make_array(store, group, array, options.compressors)
+        make_array(store, group, array, options.compressors)
 
 
-def _make_array(store: IcechunkStore, group: str, array: ArrayToCopy, compressors: Any) -> None:
+def make_array(store: IcechunkStore, group: str, array: ArrayToCopy, compressors: Any) -> None:
+    """Make an array without values."""
     path, source = joined_path(group, array.about.path), array.source
     metadata: Any = source.metadata
     fill = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
@@ -237,18 +244,19 @@ def plan_copies(
     session: SessionState, group: str, source_group: GroupToCopy, slabs: Sequence[Slab]
 ) -> list[ArrayPlan]:
     """Plan the manifests of all copies; those in slabs get objects."""
-    by_array = {slab.array: slab for slab in slabs}
+    by_array: dict[int, list[Slab]] = {}
+    for slab in slabs:
+        by_array.setdefault(slab.array, []).append(slab)
     return [
-        _plan_copy(session, number, joined_path(group, path), by_array.get(number))
+        _plan_copy(session, number, joined_path(group, path), by_array.get(number, ()))
         for number, path in enumerate(source_group.paths)
     ]
 
 
-def _plan_copy(session: SessionState, number: int, path: str, slab: Slab | None) -> ArrayPlan:
+def _plan_copy(session: SessionState, number: int, path: str, slabs: Sequence[Slab]) -> ArrayPlan:
     made = MadeArray.at(session, path)
-    boxes = [] if slab is None else [[(0, cells) for cells in made.grid]]
-    if slab is not None and made.grid:
-        boxes[0][0] = (slab.first, slab.end)
+    whole = [(0, cells) for cells in made.grid]
+    boxes = [[*slab.box, *whole[len(slab.box) :]][: len(whole)] for slab in slabs]
     spans = np.array(boxes, np.int64).reshape(len(boxes), len(made.grid), 2)
     return made.plan(number, TargetArray(path, {}, (), is_native=True, families=(0,)), spans)
 

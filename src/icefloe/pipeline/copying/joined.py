@@ -25,11 +25,23 @@ from icefloe.api.session import Session
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, ObjectNotFoundError, SourceError
 from icefloe.format.paths import joined_path
-from icefloe.pipeline.combining.combine import Combined, TargetArray, array_metadata
+from icefloe.pipeline.combining.combine import (
+    Combined,
+    Existing,
+    TargetArray,
+    array_metadata,
+)
 from icefloe.pipeline.combining.copied import CopyRules, decoding_of
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.copying.origins import Needs, RepositorySource
-from icefloe.pipeline.copying.pieces import Box, Overlap, Pieces, packed_starts
-from icefloe.pipeline.files.decoding import Decoding
+from icefloe.pipeline.copying.pieces import (
+    Box,
+    Overlap,
+    Pieces,
+    earlier_pieces,
+    packed_starts,
+)
+from icefloe.pipeline.files.decoding import Decoding, missing_marker
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
     ArraySchema,
@@ -104,6 +116,7 @@ def _kind(facts: Sequence[FileFacts], combined: Combined, rows: Sequence[int]) -
         families=(0,) * len(numbers),
         starts=starts,
         lengths=lengths,
+        inserted={},
         lacking={},
     )
 
@@ -190,10 +203,30 @@ class InFile(Record):
         return _InOpenFile(self, access)
 
 
+class Missing(Record):
+    """No values: a file lacks the array."""
+
+    marker: Any
+    """What stands for missing values, as in `zarr.json`."""
+
+    def open(self, _: Session, __: SourceAccess) -> Values:
+        """Return an array of any size."""
+        return _MissingValues(self.marker)
+
+
+class _MissingValues:
+    def __init__(self, marker: Any) -> None:
+        text = isinstance(marker, str) and marker != ""
+        self._value = float(marker) if text else marker  # NaN and infinities are texts in JSON
+
+    def __getitem__(self, box: Box, /) -> NDArray[Any]:
+        return np.full(_lengths(box), self._value)
+
+
 class PieceSource(Record):
     """Where pieces have their values, and what these mean."""
 
-    place: Referred | InFile
+    place: Referred | InFile | Missing
     decoding: Decoding | None = None
 
 
@@ -203,6 +236,9 @@ class JoinedArray(Record, eq=False):
     pieces: Pieces
     sources: tuple[PieceSource, ...]
     needs: Needs = Needs()
+    inserted: tuple[Insertions, ...] | None = None
+    """By axis, the steps that come before those that the array has already, whose values show
+    where there is no piece. None for a new array."""
 
 
 class OpenArray:
@@ -216,7 +252,9 @@ class OpenArray:
         access: SourceAccess,
     ) -> None:
         self._array, self._staging, self._access = array, staging, access
-        self._kind = described.dtype
+        self._described, self._kind = described, described.dtype
+        inserted = array.inserted
+        self._earlier = None if inserted is None else earlier_pieces(described.shape, inserted)
         metadata: Any = described.metadata
         self._fill = metadata.fill_value
         self._opened: dict[int, Values] = {}
@@ -234,6 +272,7 @@ class OpenArray:
         out: NDArray[Any] = np.empty(shape, self._kind)
         if sum(math.prod(_lengths(overlap.target)) for overlap in overlaps) < out.size:
             out[...] = self._fill
+            self._add_earlier(box, out)
         for overlap in overlaps:
             decoding = self._array.sources[overlap.source].decoding
             if decoding is None:
@@ -242,6 +281,13 @@ class OpenArray:
                 view: Any = (*overlap.target, ...)  # of a scalar, too
                 decoding.into(self._stored(overlap), out[view])
         return out
+
+    def _add_earlier(self, box: Box, out: NDArray[Any]) -> None:
+        """Fill in what the array had before."""
+        if self._earlier is None:
+            return
+        for overlap in self._earlier.within(box):
+            out[overlap.target] = self._described[overlap.inside]
 
     def _stored(self, overlap: Overlap) -> NDArray[Any]:
         number = overlap.source
@@ -265,6 +311,8 @@ class JoinedFiles(Record):
     name: str
     is_near: bool
     """Whether all files are on this machine."""
+    earlier: RepositorySource | None = None
+    """The copy that files are added to, as it was before."""
 
     @property
     def identity(self) -> str:
@@ -282,14 +330,23 @@ class JoinedFiles(Record):
 
     def array(self, path: str) -> Any:
         """Open an array for reading, from threads that block."""
-        described = RepositorySource(self.staging, DATASET).array(path)
-        if path not in self.arrays:
+        joined = self.arrays.get(path)
+        is_there = joined is not None and joined.inserted is not None
+        group = self.earlier if is_there else None
+        described = (group or RepositorySource(self.staging, DATASET)).array(path)
+        if joined is None:
             return described
-        return OpenArray(self.arrays[path], described, self.staging, self.access)
+        return OpenArray(joined, described, self.staging, self.access)
 
     def needs(self, path: str) -> Needs:
         """Return what reading an array takes besides its values."""
         return self.arrays[path].needs if path in self.arrays else Needs()
+
+
+def is_new_step(combined: Combined, existing: Existing, name: str, step: int) -> bool:
+    """Return whether a step did not exist before."""
+    parts = combined.inserted.get(name, Insertions()).parts(existing.lengths[name])
+    return not any(start <= step < start + length for _, start, length in parts.tolist())
 
 
 def joined_arrays(
@@ -298,14 +355,18 @@ def joined_arrays(
     kinds: Sequence[Combined],
     rules: CopyRules,
     group: str = "",
+    existing: Existing | None = None,
 ) -> dict[str, JoinedArray]:
-    """Find the pieces of all arrays; `group` is that of the files which is taken as their root."""
+    """Find the pieces of all arrays; `group` is that of the files which is taken as their root.
+
+    `existing` is the copy that files are added to.
+    """
     places = {
         number: (kind_number, row)
         for kind_number, kind in enumerate(kinds)
         for row, number in enumerate(kind.files)
     }
-    joining = _Joining(facts, combined, kinds, places, rules, group)
+    joining = _Joining(facts, combined, kinds, places, rules, group, existing)
     return {array.path: joining.array(array) for array in combined.arrays if not array.is_native}
 
 
@@ -317,6 +378,7 @@ class _Joining(Record):
     """By number of file, its kind and its row there."""
     rules: CopyRules
     group: str
+    existing: Existing | None
 
     def array(self, joined: TargetArray) -> JoinedArray:
         rows = self.combined.rows_of(joined)[: None if joined.growing else 1]
@@ -332,8 +394,62 @@ class _Joining(Record):
                 lengths[place, axis] = self.facts[number].lengths[name]
             source, origins[place] = self._source(joined, number)
             numbers[place] = sources.setdefault(source, len(sources))
-        pieces = Pieces(starts, lengths, origins, numbers).merged()
-        return JoinedArray(pieces, tuple(sources), self._needs(joined, rows, len(pieces)))
+        pieces = Pieces(starts, lengths, origins, numbers)
+        there = self._there(joined.path)
+        if there is None:
+            pieces = pieces.merged()
+            needs = self._needs(joined, rows, is_direct=len(pieces) == 1)
+            return JoinedArray(pieces, tuple(sources), needs)
+        growing = dict(joined.growing)
+        inserted = tuple(
+            self.combined.inserted.get(growing.get(axis, ""), Insertions())
+            for axis in range(len(shape))
+        )
+        gaps = self._missing(joined, rows)
+        if len(gaps):
+            marker = missing_marker(there.data_type, there.encoding)
+            sources[PieceSource(Missing(marker))] = len(sources)
+            pieces = pieces.with_boxes(*gaps, source=len(sources) - 1)
+        needs = self._needs(joined, rows, is_direct=False)
+        return JoinedArray(pieces.merged(), tuple(sources), needs, inserted)
+
+    def _there(self, path: str) -> ArraySchema | None:
+        return None if self.existing is None else self.existing.schema.by_path.get(path)
+
+    def _missing(
+        self, joined: TargetArray, rows: Sequence[int]
+    ) -> tuple[()] | tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return starts and lengths of the boxes that no file fills, as those there lack the array.
+
+        Values that the array has already stay unless a file alone could have changed them.
+        """
+        assert self.existing is not None
+        lacking = self.combined.lacking.get(joined.path)
+        if not lacking or not joined.growing:
+            return ()
+        filled = {self._place(joined, row) for row in rows}
+        is_whole = len(joined.growing) == len(self.combined.starts)
+        boxes: dict[tuple[int, ...], list[int]] = {}
+        for row, number in enumerate(self.combined.files):
+            place = self._place(joined, row)
+            if number not in lacking or place in filled:
+                continue
+            is_new = any(
+                is_new_step(self.combined, self.existing, name, start)
+                for start, (_, name) in zip(place, joined.growing, strict=True)
+            )
+            if is_whole or is_new:
+                boxes[place] = [self.facts[number].lengths[name] for _, name in joined.growing]
+        if not boxes:
+            return ()
+        starts = np.zeros((len(boxes), len(joined.metadata["shape"])), np.int64)
+        lengths = np.zeros_like(starts) + joined.metadata["shape"]
+        axes = [axis for axis, _ in joined.growing]
+        starts[:, axes], lengths[:, axes] = list(boxes), list(boxes.values())
+        return starts, lengths
+
+    def _place(self, joined: TargetArray, row: int) -> tuple[int, ...]:
+        return tuple(int(self.combined.starts[name][row]) for _, name in joined.growing)
 
     def _source(self, joined: TargetArray, number: int) -> tuple[PieceSource, list[int]]:
         file, path = self.facts[number], joined.path
@@ -354,7 +470,7 @@ class _Joining(Record):
         assert schema is not None, "files with problems are not used"
         return schema.by_path[path]
 
-    def _needs(self, joined: TargetArray, rows: Sequence[int], pieces: int) -> Needs:
+    def _needs(self, joined: TargetArray, rows: Sequence[int], *, is_direct: bool) -> Needs:
         schemas: dict[int, tuple[ArraySchema, int]] = {}
         for row in rows:
             number = self.combined.files[row]
@@ -369,7 +485,7 @@ class _Joining(Record):
             )
             item_bytes = max(item_bytes, size)
             object_bytes = max(object_bytes, size * math.prod(chunks))
-        is_direct = pieces == 1 and not self.rules.decode
+        is_direct = is_direct and not self.rules.decode
         return Needs(0 if is_direct else item_bytes, object_bytes)
 
 

@@ -286,23 +286,27 @@ class RegionPlan(Record):
             slices.append(slice(start, min(start + length, end)))
         return tuple(reversed(slices))
 
-    def objects(self, number: int) -> int:
-        """Count the target objects of a region."""
-        return prod(
-            -(-(span.stop - span.start) // unit)
+    def cells(self, number: int) -> tuple[tuple[int, int], ...]:
+        """Return the first target object of a region, and the one after its last, by dimension."""
+        return tuple(
+            (span.start // unit, -(-span.stop // unit))
             for span, unit in zip(self.box(number), self.write, strict=True)
         )
 
+    def objects(self, number: int) -> int:
+        """Count the target objects of a region."""
+        return prod(end - first for first, end in self.cells(number))
+
 
 def plan_regions(
-    array: CopyShape, limits: Limits, rows: tuple[int, int] | None = None, *, path: str = ""
+    array: CopyShape, limits: Limits, box: Sequence[tuple[int, int]] = (), *, path: str = ""
 ) -> RegionPlan:
     """Divide an array into regions that fit into the memory of a task.
 
-    `rows` are the target objects along the first dimension to copy; all if not given. Raises
+    `box` are the target objects to copy, along the first dimensions; all along the others. Raises
     `InvalidInputError` for an array of which not even one object fits; `path` names it then.
     """
-    first, end = _part(array, rows)
+    first, end = _part(array, box)
     if not prod(array.shape):
         return RegionPlan(first, end, array.write, array.write, memory_bytes=0, reads=0)
     in_flight, in_flight_bytes = _under_way(array, limits)
@@ -342,12 +346,12 @@ def plan_regions(
 
 
 def _part(
-    array: CopyShape, rows: tuple[int, int] | None
+    array: CopyShape, box: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     first, end = [0] * len(array.shape), list(array.shape)
-    if rows is not None and array.shape:
-        first[0] = rows[0] * array.write[0]
-        end[0] = min(rows[1] * array.write[0], array.shape[0])
+    for axis, (low, high) in enumerate(box[: len(array.shape)]):
+        first[axis] = low * array.write[axis]
+        end[axis] = min(high * array.write[axis], array.shape[axis])
     return tuple(first), tuple(end)
 
 
@@ -477,6 +481,13 @@ class Slab(Record):
     first: int
     end: int
     objects: int
+    across: tuple[tuple[int, int], ...] = ()
+    """The objects of these rows along the other dimensions; all if not given."""
+
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """Return its first object and the one after its last, along the dimensions it limits."""
+        return ((self.first, self.end), *self.across)
 
 
 def cut_into_slabs(grids: Sequence[Sequence[int]], most: int) -> list[list[Slab]]:
@@ -544,7 +555,6 @@ def plan_slabs(
 ) -> Regions:
     """Plan the regions of one commit."""
     plans = [
-        plan_regions(arrays[slab.array], limits, (slab.first, slab.end), path=paths[slab.array])
-        for slab in slabs
+        plan_regions(arrays[slab.array], limits, slab.box, path=paths[slab.array]) for slab in slabs
     ]
     return Regions(tuple(slabs), tuple(plans), tuple(accumulate(len(plan) for plan in plans)))

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.records import Record
 
 type Ints = NDArray[np.int64]
@@ -56,6 +58,21 @@ class Pieces(Record, eq=False):
     def volume(self) -> int:
         """Count the values that have a source."""
         return int(self.lengths.prod(axis=1).sum())
+
+    def with_boxes(self, starts: Ints, lengths: Ints, *, source: int) -> Self:
+        """Add boxes of one more source, in which they lie as in the array."""
+        sources = np.full(len(starts), source, np.int64)
+        return type(self)(
+            *(
+                np.concatenate(columns)
+                for columns in (
+                    (self.starts, starts),
+                    (self.lengths, lengths),
+                    (self.origins, starts),
+                    (self.sources, sources),
+                )
+            )
+        )
 
     def merged(self) -> Self:
         """Put pieces together that lie side by side, in the array as in their source."""
@@ -107,6 +124,20 @@ def _box(starts: Ints, lengths: Ints) -> Box:
         slice(start, start + length)
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     )
+
+
+def earlier_pieces(shape: Sequence[int], inserted: Sequence[Insertions]) -> Pieces:
+    """Return an array that exists as pieces of what it becomes, given the new steps by axis.
+
+    >>> inserted = Insertions(((0, 2), (3, 4)))
+    >>> earlier_pieces((5, 2), (inserted, Insertions())).starts.tolist()
+    [[2, 0], [9, 0]]
+    """
+    by_axis = [of_axis.parts(length) for length, of_axis in zip(shape, inserted, strict=True)]
+    combinations = list(product(*by_axis))
+    boxes = np.array(combinations, np.int64).reshape(len(combinations), len(by_axis), 3)
+    origins, starts, lengths = (boxes[:, :, column] for column in range(3))
+    return Pieces(starts, lengths, origins, np.zeros(len(boxes), np.int64))
 
 
 _LONGEST_UNIT: Final = 1 << 16

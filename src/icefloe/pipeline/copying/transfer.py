@@ -33,7 +33,7 @@ from icefloe.format.layout import chunk_key
 from icefloe.pacing import MemoryBudget
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.writing.building import Notes
+from icefloe.pipeline.writing.building import CellBox, Notes
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
@@ -234,6 +234,8 @@ class CopyPlan(Record):
     packing: PackingOptions | None = None
     memory_bytes: int = 0
     """For a task: regions that wait for a network are copied together as far as they fit."""
+    over_others: bool = False
+    """Whether objects may exist in the place of those that are copied: the copies replace them."""
 
 
 class Copied(Record, eq=False):
@@ -244,6 +246,8 @@ class Copied(Record, eq=False):
     """Of the objects that were written; their locations are the ids of chunk objects."""
     notes: tuple[str, ...]
     """Keys of the notes that name them."""
+    boxes: tuple[CellBox, ...] = ()
+    """Of the objects that were copied, also of those that hold nothing."""
 
 
 @contextmanager
@@ -328,7 +332,8 @@ class _Copier:
                 box = regions.box(region)
                 target[box] = source[box]
             run_blocking(taker.finish())
-        return Copied(number, taker.references(array.dimensions), tuple(taker.notes))
+        boxes = tuple(map(regions.cells, batch.regions)) if plan.over_others else ()
+        return Copied(number, taker.references(array.dimensions), tuple(taker.notes), boxes)
 
 
 def _batches(plan: CopyPlan, numbers: Iterable[int]) -> Iterator[_Batch]:

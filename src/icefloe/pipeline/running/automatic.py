@@ -21,19 +21,18 @@ from icefloe.pipeline.copying.origins import SourceReader
 from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.sources import list_states
+from icefloe.pipeline.running.appending import copying_producer
 from icefloe.pipeline.running.engines import Engine, Rows
 from icefloe.pipeline.running.job import CopyReport, Job, JobReport
-from icefloe.pipeline.running.native import NativeProducer
 from icefloe.pipeline.running.progress import OnProgress
 from icefloe.pipeline.running.staging import FilesToStage, staging_job
 from icefloe.pipeline.running.virtual import (
     CombinedFiles,
     VirtualProducer,
     gather_facts,
-    holds_dataset,
     scan,
 )
-from icefloe.pipeline.writing.provenance import read_record
+from icefloe.pipeline.writing.provenance import require_no_record
 from icefloe.records import Record, replace
 from icefloe.reports import counted
 
@@ -55,9 +54,8 @@ class AutomaticProducer(Record, kw_only=True):
     def produce(self, job: Job) -> JobReport | CopyReport:
         """List, parse and combine the files; refer to them, or copy their values."""
         session, group, access = job.session(), job.target.group, self.referring.access
-        record = read_record(session.store, group)
-        if record is not None and not self.copying.how.overwrite:
-            raise holds_dataset(group, record)
+        if not self.copying.how.overwrite:
+            require_no_record(session.store, group)
         context = job.context
         if self.copying.refused:  # then no container has to cover them
             context = replace(context, virtual_reader=SourceReader(access))
@@ -74,8 +72,7 @@ class AutomaticProducer(Record, kw_only=True):
                 reason = self._reason(chosen, chosen.way.copies, first_report)
                 self.copying.allow(reason)
                 return self._copy(job, facts, chosen, chosen.way.copies, scanned, reason)
-            if record is not None:
-                raise holds_dataset(group, record)
+            require_no_record(session.store, group)
             return replace(self.referring, options=chosen.way.options).write(
                 job,
                 session,
@@ -125,14 +122,13 @@ class AutomaticProducer(Record, kw_only=True):
         new_engine = self.engine_for_copies
         with staging_job(job, access, self.on_progress) as staging:
             with job.engine.share(staging.context, access) as workers:
-                found, joined = files.stage_combined(
-                    staging, facts, chosen.combined, scanned, workers
-                )
-            if joined is None:
+                staged = files.stage_combined(staging, facts, chosen.combined, scanned, workers)
+            target = job.target
+            if staged.staging is None:
                 return CopyReport(
-                    job=job.id, branch=job.target.branch, group=job.target.group, scan=found
+                    job=job.id, branch=target.branch, group=target.group, scan=staged.report
                 )
-            producer = NativeProducer(source=joined, options=self.copying.how, from_files=True)
+            producer = copying_producer(staged, self.copying.how, target.group)
             with (
                 nullcontext(job.engine)
                 if new_engine is None
@@ -141,4 +137,4 @@ class AutomaticProducer(Record, kw_only=True):
                 copying = Job(engine, job.target, self.on_progress)
                 report = copying.run(producer)
         job.watch.add(copying.watch)
-        return replace(report, scan=found, reason=reason)
+        return replace(report, scan=staged.report, reason=reason)

@@ -8,7 +8,7 @@ import zarr
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session, state_of
-from icefloe.errors import ErrorKind, SourceError
+from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
@@ -78,6 +78,12 @@ def plan(
     reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
     if options is None:
         options, recorded = recorded_options(session.store, group)
+        if record is not None and record.is_copy:
+            raise InvalidInputError(
+                "this dataset is a copy of its files: estimate what copying the new files takes"
+                " with plan_copy, with the options of the copy",
+                ErrorKind.BAD_METADATA,
+            )
         parse, append = parse or recorded, True
     return _Estimate(
         session=session,

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from operator import itemgetter
-from typing import Any, ClassVar, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, override
 
 import numpy as np
 import zstandard
@@ -62,7 +62,6 @@ class Committed(Record, kw_only=True):
 class AnyReport(JsonReady, Record, kw_only=True):
     """The common base of reports of jobs."""
 
-    form: ClassVar[Literal["reference", "copy"]]
     job: str
     branch: str
     group: str
@@ -75,6 +74,11 @@ class AnyReport(JsonReady, Record, kw_only=True):
     """What was found in the files, if the sources are files."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name of stage."""
+
+    @property
+    def form(self) -> Literal["reference", "copy"]:
+        """Return whether the dataset refers to files, or has copies of values."""
+        return "copy"
 
     def _added(self, done: Committed, **counts: int) -> Self:
         """Add what one more commit did."""
@@ -118,7 +122,7 @@ class AnyReport(JsonReady, Record, kw_only=True):
 
 
 class JobReport(AnyReport, kw_only=True):
-    """The result of a job that stored references to files.
+    """The result of a job that stored references to files, or added files to a copy.
 
     >>> from icefloe.pipeline import Report
     >>> report = JobReport(
@@ -128,7 +132,6 @@ class JobReport(AnyReport, kw_only=True):
     2 of 3 files fit; 120 chunks (0 B) in 0 manifests; committed VY76 to 'main'
     """
 
-    form = "reference"
     scan: Report
     """What was found in the files that were parsed."""
     references: int = 0
@@ -142,7 +145,16 @@ class JobReport(AnyReport, kw_only=True):
     replaced: tuple[str, ...] = ()
     """Those of them that were ingested again."""
     missing: tuple[str, ...] = ()
-    """Files that were ingested before, and are not there any more: nobody can read their chunks."""
+    """Files that were ingested before, and are not there any more. Nobody can read their chunks,
+    unless these were copied."""
+    copied: "CopyReport | None" = None
+    """How values were copied, if the files were added to a copy."""
+
+    @property
+    @override
+    def form(self) -> Literal["reference", "copy"]:
+        """Return whether the dataset refers to files, or has copies of values."""
+        return "reference" if self.copied is None else "copy"
 
     def with_commit(self, done: Committed) -> Self:
         """Add what one more commit did."""
@@ -161,7 +173,8 @@ class JobReport(AnyReport, kw_only=True):
             parts.append(f"{counted(len(self.replaced), 'was', 'were')} replaced")
         if self.missing:
             lost = counted(len(self.missing), "ingested file has", "ingested files have")
-            parts.append(f"{lost} disappeared")
+            needed = "" if self.copied is None else ", which the copy does not need"
+            parts.append(f"{lost} disappeared{needed}")
         if self.snapshot is not None:
             parts.append(
                 f"{counted(self.references, 'chunk')} ({shown_bytes(self.data_bytes)}) in"
@@ -180,7 +193,6 @@ class CopyReport(AnyReport, kw_only=True):
     2 arrays; 8 of 9 objects hold data (4.0 KiB); nothing to commit
     """
 
-    form = "copy"
     arrays: int = 0
     values_bytes: int = 0
     """What the values take when they are not compressed."""

@@ -8,10 +8,11 @@ Each is one `Job` with a producer, on an engine. Nothing is written before all f
 and nothing is visible before the commit, which is one conditional write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from icefloe.api.repository import Repository
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.copying.if_needed import CopyIfNeeded
@@ -19,12 +20,15 @@ from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COM
 from icefloe.pipeline.copying.origins import (
     Copyable,
     CopySource,
+    RepositorySource,
     source_alone,
     source_of,
 )
+from icefloe.pipeline.copying.recorded import copying_to_json, recorded_copying
 from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.running.appending import AppendingProducer, copying_producer
 from icefloe.pipeline.running.automatic import AutomaticProducer, EngineForCopies
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.job import CopyReport, Job, JobReport, Target
@@ -32,7 +36,13 @@ from icefloe.pipeline.running.native import NativeProducer
 from icefloe.pipeline.running.progress import OnProgress
 from icefloe.pipeline.running.staging import FilesToStage, staging_job
 from icefloe.pipeline.running.virtual import VirtualProducer
-from icefloe.pipeline.writing.provenance import OnChanged, recorded_options
+from icefloe.pipeline.writing.provenance import (
+    COPY,
+    OnChanged,
+    read_record,
+    recorded_options,
+    write_record,
+)
 from icefloe.records import replace
 from icefloe.transactions.packing import PackingOptions
 
@@ -132,14 +142,15 @@ def append(
     on_misfit: Literal["fail", "skip"] | None = None,
     check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
+    memory_per_task: int | None = None,
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobReport:
-    """Add files to a dataset that `virtualize` made; see there.
+    """Add files to a dataset that `virtualize` made, or to the copy that `ingest` made of files.
 
-    Without options, files are put together as they were the first time. May be called again and
-    again with the same sources: ingested files are skipped, and without anything new nothing is
-    committed.
+    Without options, files are put together, and copied, as they were the first time. May be called
+    again and again with the same sources: ingested files are skipped, and without anything new
+    nothing is committed.
 
     >>> import icefloe, xarray
     >>> from icefloe.pipeline import CombineOptions, LocalEngine
@@ -160,11 +171,27 @@ def append(
     >>> report.known, report.scan.used, report.references
     (2, 1, 1)
     """
+    store = repo.readonly_session(branch).store
     if options is None:
         function = None if parse is None else parse.preprocess
-        store = repo.readonly_session(branch).store
         options, recorded = recorded_options(store, group, function)
         parse = parse or recorded
+    copying = recorded_copying(read_record(store, group))
+    if copying is not None:
+        if memory_per_task is not None:
+            copying = replace(copying, memory_per_task=memory_per_task)
+        chosen = _chosen(options, on_misfit, check_values)
+        job = Job(engine, Target(repo, branch, group.strip("/"), message), on_progress)
+        producer = AppendingProducer(
+            sources=sources,
+            options=chosen,
+            parse=chosen.parse_options(parse),
+            copying=copying,
+            access=access or granted_sources(job.context),
+            on_changed=on_changed,
+            on_progress=on_progress,
+        )
+        return job.run(producer)
     return virtualize(
         engine,
         repo,
@@ -322,11 +349,11 @@ def copy_sources(
         rules=CopyRules(decode=copying.decode),
     )
     with staging_job(job, reached, on_progress) as staging:
-        scan, joined = files.stage(staging)
-        if joined is None:
-            return CopyReport(job=job.id, branch=branch, group=target.group, scan=scan)
-        report = job.run(NativeProducer(source=joined, options=copying, from_files=True))
-    return replace(report, scan=scan, stages=job.watch.seconds)
+        staged = files.stage(staging)
+        if staged.staging is None:
+            return CopyReport(job=job.id, branch=branch, group=target.group, scan=staged.report)
+        report = job.run(copying_producer(staged, copying, target.group))
+    return replace(report, scan=staged.report, stages=job.watch.seconds)
 
 
 def ingest_automatically(
@@ -503,7 +530,30 @@ def copy_group(
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(engine, target, on_progress)
     copy_source = source_of(source, source_group, access or granted_sources(job.context))
-    return job.run(NativeProducer(source=copy_source, options=copying))
+    producer = NativeProducer(
+        source=copy_source, options=copying, write_record=_kept_record(job, copy_source, copying)
+    )
+    return job.run(producer)
+
+
+def _kept_record(
+    job: Job, source: CopySource, copying: CopyOptions
+) -> Callable[[Session], None] | None:
+    """Return what writes the record of a dataset again that is rechunked in its own place."""
+    group = job.target.group
+    if not isinstance(source, RepositorySource) or source.path != group:
+        return None
+    if state_of(source.session).context.storage != job.context.storage:
+        return None
+    record = read_record(source.session.store, group)
+    if record is None:
+        return None
+    before = recorded_copying(record) or copying
+    settings = copying_to_json(replace(copying, decode=before.decode))
+    options = {**record.options, COPY: settings}
+    return lambda session: write_record(
+        session.store, group, None, record.files, options, record.grid
+    )
 
 
 def _require_as_stored(copying: CopyOptions) -> None:

@@ -5,9 +5,12 @@ than fits into its memory. Values never leave the task that read them; what is s
 references to the new objects.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+
+import numpy as np
 
 from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -28,7 +31,7 @@ from icefloe.pipeline.copying.layouts import (
     values_bytes,
 )
 from icefloe.pipeline.copying.origins import CopySource
-from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
+from icefloe.pipeline.copying.transfer import Copied, CopyPlan, copy_regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import copy_tasks, write_tasks
 from icefloe.pipeline.running.engines import NUMBER, WorkerContext
@@ -36,6 +39,7 @@ from icefloe.pipeline.running.job import (
     PLACED,
     CopyReport,
     Job,
+    PlacedRow,
     Wave,
     WritePlan,
     build_manifests,
@@ -50,6 +54,7 @@ from icefloe.pipeline.writing.building import (
     native_table,
 )
 from icefloe.pipeline.writing.dataset import require_openable
+from icefloe.pipeline.writing.provenance import require_no_record
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.reports import counted, shown_bytes
@@ -60,6 +65,7 @@ _WAVES: Final = "icefloe.waves"
 
 _COPIES: Final = -1
 """Stands in notes for the region of a manifest."""
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 type Workers = WorkerContext[CopySource]
 
@@ -71,6 +77,8 @@ class NativeProducer(Record, kw_only=True):
     options: CopyOptions
     from_files: bool = False
     """Whether the source is a dataset of files, which xarray must be able to open."""
+    write_record: Callable[[Session], None] | None = None
+    """Write which files were copied; nothing does if not given."""
 
     def produce(self, job: Job) -> CopyReport:
         """Copy everything; go on where an earlier run was broken off."""
@@ -96,15 +104,40 @@ class NativeProducer(Record, kw_only=True):
                 if number:
                     session = job.session()
                 else:
-                    make_copies(session.store, job.target.group, arrays, options.layout)
+                    make_copies(
+                        session.store,
+                        job.target.group,
+                        arrays,
+                        options.layout,
+                        gets_record=self.write_record is not None,
+                    )
                 copy_plan = CopyPlan(
                     array_copies(session.store, job.target.group, arrays),
                     plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
                     options.packing,
                     limits.memory_bytes,
                 )
-                marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
-                wave = self._plan(job, session, arrays, copy_plan, marks, workers)
+                is_last = number + 1 == len(waves)
+                if is_last and self.write_record is not None:
+                    self.write_record(session)
+                # Until the last wave, coordinates may be incomplete.
+                stored = arrays.paths if is_last else ()
+                wave = plan_copied(
+                    job,
+                    session,
+                    arrays,
+                    copy_plan,
+                    workers,
+                    metadata={_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)},
+                    require_openable=partial(
+                        require_openable,
+                        session,
+                        job.target.group,
+                        arrays.paths,
+                        stored,
+                        needs_xarray=self.from_files,
+                    ),
+                )
                 report = report.with_commit(job.commit(session, wave), copy_plan.regions)
         return report
 
@@ -114,6 +147,8 @@ class NativeProducer(Record, kw_only=True):
         """Count the commits of an earlier run that was broken off; refuse to write over others."""
         taken = occupied(session.store, job.target.group, arrays)
         if not taken:
+            if self.write_record is not None and not self.options.overwrite:
+                require_no_record(session.store, job.target.group)
             return 0
         if waves > 1:
             for version in job.target.repo.ancestry(branch=job.target.branch):
@@ -131,43 +166,44 @@ class NativeProducer(Record, kw_only=True):
             )
         return 0
 
-    def _plan(
-        self,
-        job: Job,
-        session: Session,
-        arrays: GroupToCopy,
-        copy_plan: CopyPlan,
-        marks: Mapping[str, Any],
-        workers: Workers,
-    ) -> Wave:
-        group, regions = job.target.group, copy_plan.regions
-        state = state_of(session)
-        plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
-        tasks = copy_tasks(len(regions), job.cores, regions.size_bytes)
-        copied = job.engine.numbers(len(regions), tasks).map(
-            _copy, copy_plan, plan, workers, columns=PLACED
-        )
-        # Until the last wave, coordinates may be incomplete.
-        stored = arrays.paths if marks[_WAVE] == marks[_WAVES] else ()
-        copied_bytes = arrays.bytes_of(regions.slabs)
-        return Wave(
-            stage="copy",
-            what=f"{counted(regions.objects, 'object')}, {shown_bytes(copied_bytes)} of values",
-            items=regions.objects,
-            noun="object",
-            size_bytes=copied_bytes,
-            plan=plan,
-            built=build_manifests(
-                copied, plan, _assemble, workers, tasks=write_tasks(regions.objects, job.cores)
-            ),
-            references=regions.objects,
-            message="{chunks} copied",
-            metadata=marks,
-            worker_context=workers,
-            require_openable=lambda: require_openable(
-                session, group, arrays.paths, stored, needs_xarray=self.from_files
-            ),
-        )
+
+def plan_copied(
+    job: Job,
+    session: Session,
+    arrays: GroupToCopy,
+    copy_plan: CopyPlan,
+    workers: Workers,
+    *,
+    metadata: Mapping[str, Any],
+    require_openable: Callable[[], tuple[str, ...]],
+    finish: Callable[[], None] | None = None,
+) -> Wave:
+    """Plan a commit of copies, which were made without values in the session."""
+    regions = copy_plan.regions
+    planned = plan_copies(state_of(session), job.target.group, arrays, regions.slabs)
+    plan = WritePlan(job.id, tuple(planned))
+    tasks = copy_tasks(len(regions), job.cores, regions.size_bytes)
+    copied = job.engine.numbers(len(regions), tasks).map(
+        _copy, copy_plan, plan, workers, columns=PLACED
+    )
+    copied_bytes = arrays.bytes_of(regions.slabs)
+    return Wave(
+        stage="copy",
+        what=f"{counted(regions.objects, 'object')}, {shown_bytes(copied_bytes)} of values",
+        items=regions.objects,
+        noun="object",
+        size_bytes=copied_bytes,
+        plan=plan,
+        built=build_manifests(
+            copied, plan, _assemble, workers, tasks=write_tasks(regions.objects, job.cores)
+        ),
+        references=regions.objects,
+        message="{chunks} copied",
+        metadata=metadata,
+        worker_context=workers,
+        require_openable=require_openable,
+        finish=finish,
+    )
 
 
 def _copy(
@@ -177,21 +213,30 @@ def _copy(
     numbers = (number for batch in batches for number in batch.column(NUMBER).to_pylist())
     new_note = partial(note_key, plan.job, _COPIES, _COPIES)
     for copied in copy_regions(copy_plan, numbers, source.array, context, new_note):
-        array, references = plan.arrays[copied.array], copied.references
-        is_empty = not len(references) and not len(references.inlined)
-        about = " ".join(copied.notes)
-        yield placed_batch(
-            []
-            if is_empty
-            else [
-                (array.number, region, 0, part.to_bytes(), about)
-                for region, part in cut_by_region(array, references)
-            ]
-        )
+        yield placed_batch(list(_placed(copied, plan.arrays[copied.array])))
+
+
+def _placed(copied: Copied, array: ArrayPlan) -> Iterator[PlacedRow]:
+    """Yield the rows of all regions of an array to which something was copied."""
+    references = copied.references
+    notes = json.dumps([copied.notes, None])
+    if len(references) or len(references.inlined):
+        for region, part in cut_by_region(array, references):
+            yield array.number, region, 0, part.to_bytes(), notes
+    nothing = references.take(_NO_ROWS, _NO_ROWS)
+    for box in copied.boxes if array.parts.stored else ():
+        about = json.dumps([(), box])
+        for region, part in cut_by_region(array, nothing, box):
+            yield array.number, region, 0, part.to_bytes(), about
 
 
 async def _assemble(
     _context: RepoContext, _array: ArrayPlan, rows: Sequence[Mapping[str, Any]], _notes: Notes
 ) -> RegionContent:
     table = native_table([References.from_bytes(row["payload"]) for row in rows])
-    return RegionContent(table, copies=frozenset(" ".join(row["about"] for row in rows).split()))
+    notes, boxes = zip(*(json.loads(row["about"]) for row in rows), strict=True)
+    return RegionContent(
+        table,
+        cleared=[tuple(map(tuple, box)) for box in boxes if box is not None],
+        copies=frozenset(note for some in notes for note in some),
+    )

@@ -4,9 +4,10 @@ list -> scan -> combine -> check values -> references of each kind of files
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from icefloe.api.session import Session
 from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
 from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
 from icefloe.pipeline.combining.copied import CopyRules
@@ -20,7 +21,7 @@ from icefloe.pipeline.copying.joined import (
     kind_group,
 )
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.pipeline.copying.origins import staged, staging_repository
+from icefloe.pipeline.copying.origins import RepositorySource, staged, staging_repository
 from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
@@ -55,6 +56,46 @@ def staging_job(job: Job, access: SourceAccess, on_progress: OnProgress | None) 
         clear_staging(job.context, job.id)
 
 
+type Combine = Callable[[Sequence[FileFacts]], CombinedFiles]
+"""Compares files, and raises an error for those that must not be left out."""
+
+
+class StagedFiles(Record, kw_only=True):
+    """Files that were parsed, compared and referred to."""
+
+    report: Report
+    files: CombinedFiles
+    kinds: Sequence[Combined] = ()
+    name: str = ""
+    staging: Session | None = None
+    """None if no file fits."""
+    options: CombineOptions
+    parse: ParseOptions
+    access: SourceAccess
+    rules: CopyRules
+
+    def joined(
+        self, combined: Combined | None = None, earlier: RepositorySource | None = None
+    ) -> JoinedFiles:
+        """Return the dataset as a source of copies: of all files, or of those that add to a copy.
+
+        `earlier` is that copy, as it was before.
+        """
+        assert self.staging is not None, "some files fit"
+        facts, existing = self.files.facts, None if earlier is None else self.files.existing
+        chosen = combined or self.files.combined
+        return JoinedFiles(
+            staging=self.staging,
+            access=self.access,
+            arrays=joined_arrays(
+                facts, chosen, self.kinds, self.rules, self.parse.group or "", existing
+            ),
+            name=self.name,
+            is_near=all(facts[number].url.startswith("file:") for number in chosen.files),
+            earlier=earlier,
+        )
+
+
 class FilesToStage(Record, kw_only=True):
     """Files that make one dataset of copied values."""
 
@@ -64,8 +105,8 @@ class FilesToStage(Record, kw_only=True):
     access: SourceAccess
     rules: CopyRules
 
-    def stage(self, job: Job) -> tuple[Report, JoinedFiles | None]:
-        """Return what was found, and the dataset; None if no file fits.
+    def stage(self, job: Job, combine_files: Combine | None = None) -> StagedFiles:
+        """Return what was found, and how files are joined.
 
         The target of the job is the staging repository.
         """
@@ -77,10 +118,17 @@ class FilesToStage(Record, kw_only=True):
         ):
             facts = gather_facts(job, scanned, states)
             with job.watch.stage("combine", counted(len(facts), "file")):
-                combined = combine(facts, self.options, None, self.rules)
-            if combined.report.misfits and self.options.on_misfit == "fail":
-                raise misfits_error(combined.report, facts, self.options, None, self.rules)
-            return self.stage_combined(job, facts, combined, scanned, workers)
+                files = (combine_files or self._combined)(facts)
+            combined = files.combined
+            staged_files = self.stage_combined(job, files.facts, combined, scanned, workers)
+        return replace(staged_files, files=files)
+
+    def _combined(self, facts: Sequence[FileFacts]) -> CombinedFiles:
+        """Compare files whose values are copied to where there is nothing."""
+        combined = combine(facts, self.options, None, self.rules)
+        if combined.report.misfits and self.options.on_misfit == "fail":
+            raise misfits_error(combined.report, facts, self.options, None, self.rules)
+        return CombinedFiles(facts, combined)
 
     def stage_combined(
         self,
@@ -89,16 +137,31 @@ class FilesToStage(Record, kw_only=True):
         combined: Combined,
         scanned: Rows,
         workers: Workers,
-    ) -> tuple[Report, JoinedFiles | None]:
+    ) -> StagedFiles:
         """Do the same with files that were combined."""
+        staged_files = StagedFiles(
+            report=combined.report,
+            files=CombinedFiles(facts, combined),
+            options=self.options,
+            parse=self.parse,
+            access=self.access,
+            rules=self.rules,
+        )
         if not combined.files:
-            return combined.report, None
+            return staged_files
         kinds = find_kinds(facts, combined)
         report = self._checked(job, facts, combined, kinds, scanned, workers)
         _describe(job, combined)
         for number, kind in enumerate(kinds):
             _refer(job, kind_group(number), facts, kind, self.options, scanned, workers)
-        return report, self._joined(job, facts, combined, kinds)
+        is_near = all(facts[number].url.startswith("file:") for number in combined.files)
+        return replace(
+            staged_files,
+            report=report,
+            kinds=kinds,
+            name=self._name(facts, combined),
+            staging=staged(job.target.repo, is_near=is_near),
+        )
 
     def _checked(
         self,
@@ -124,23 +187,10 @@ class FilesToStage(Record, kw_only=True):
                 checks += compare_values(job, scanned, of_kind, plan, workers)
         return require_same_values(combined.report, checks, facts, self.access)
 
-    def _joined(
-        self,
-        job: Job,
-        facts: Sequence[FileFacts],
-        combined: Combined,
-        kinds: Sequence[Combined],
-    ) -> JoinedFiles:
+    def _name(self, facts: Sequence[FileFacts], combined: Combined) -> str:
         states = sorted(repr(facts[number].state) for number in combined.files)
         text = "\n".join([*states, repr(self.rules), repr(self.options), repr(self.parse)])
-        is_near = all(facts[number].url.startswith("file:") for number in combined.files)
-        return JoinedFiles(
-            staging=staged(job.target.repo, is_near=is_near),
-            access=self.access,
-            arrays=joined_arrays(facts, combined, kinds, self.rules, self.parse.group or ""),
-            name=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
-            is_near=is_near,
-        )
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _describe(job: Job, combined: Combined) -> None:

@@ -97,6 +97,7 @@ from icefloe.pipeline.writing.provenance import (
     options_to_json,
     read_record,
     recorded_files,
+    require_no_record,
     sort_sources,
     without_occupied,
     write_record,
@@ -169,15 +170,17 @@ class VirtualProducer(Record, kw_only=True):
     def produce(self, job: Job) -> JobReport:
         """List, parse, compare and commit the files; without `append` the group must be empty."""
         session, group = job.session(), job.target.group
-        record = read_record(session.store, group)
-        if record is not None and not self.append:
-            raise holds_dataset(group, record)
-        with job.watch.stage("list", "sources"):
-            states = look_at_known(list_states(self.sources, self.access), record, self.access)
-            missing = find_missing(record, states, self.access)
-            gone = set(missing)
-            listed = sort_sources(record, [state for state in states if state.url not in gone])
-        files = _files_to_ingest(listed, self.on_changed)
+        record = read_record(session.store, group) if self.append else None
+        if not self.append:
+            require_no_record(session.store, group)
+        if record is not None and record.is_copy:
+            raise InvalidInputError(
+                f"the group {group!r} holds copied values, to which no references can be added: add"
+                " copies (icefloe.append does)",
+                ErrorKind.BAD_METADATA,
+            )
+        listed, missing = list_sources(job, self.sources, record, self.access)
+        files = files_to_ingest(listed, self.on_changed)
         changed_urls = {state.url for state in listed.changed}
         report = JobReport(
             job=job.id,
@@ -238,7 +241,8 @@ class VirtualProducer(Record, kw_only=True):
     ) -> CombinedFiles:
         existing = find_existing(session.store, group, self.options) if self.append else None
         if existing is not None and record is not None:
-            existing = replace(existing, grid=self._grid(session, group, record, facts))
+            grid = grid_of(session, group, record, facts, self.access)
+            existing = replace(existing, grid=grid)
         combined = combine(facts, self.options, existing)
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise misfits_error(combined.report, facts, self.options, existing)
@@ -246,22 +250,6 @@ class VirtualProducer(Record, kw_only=True):
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise MisfitsError(combined.report)
         return CombinedFiles(facts, combined, existing, record)
-
-    def _grid(
-        self, session: Session, group: str, record: SourceRecord, facts: Sequence[FileFacts]
-    ) -> Grid:
-        """Return the coordinates that new files must share; values only if one of them differs."""
-        if {file.state.url for file in record.files} <= {fact.url for fact in facts}:
-            return Grid()  # all files are ingested again
-        differing = {
-            path
-            for path, digest in record.grid.items()
-            if any(fact.digests.get(path, digest) != digest for fact in facts)
-        }
-        context = session._session.context  # noqa: SLF001 - the same package
-        reading = Repository(replace(context, virtual_reader=SourceReader(self.access)))
-        store = reading.readonly_session(snapshot_id=session.snapshot_id).store
-        return Grid(record.grid, dict(read_values_of(store, group, differing)))
 
     def _check(self, job: Job, files: CombinedFiles, scanned: Rows, workers: Workers) -> Report:
         """Compare a sample of values with independent readers."""
@@ -322,6 +310,27 @@ class VirtualProducer(Record, kw_only=True):
         write_record(store, group, files.record, recorded, settings, files.grid(), inserted)
 
 
+def grid_of(
+    session: Session,
+    group: str,
+    record: SourceRecord,
+    facts: Sequence[FileFacts],
+    access: SourceAccess,
+) -> Grid:
+    """Return the coordinates that new files must share; values only if one of them differs."""
+    if {file.state.url for file in record.files} <= {fact.url for fact in facts}:
+        return Grid()  # all files are ingested again
+    differing = {
+        path
+        for path, digest in record.grid.items()
+        if any(fact.digests.get(path, digest) != digest for fact in facts)
+    }
+    context = session._session.context  # noqa: SLF001 - the same package
+    reading = Repository(replace(context, virtual_reader=SourceReader(access)))
+    store = reading.readonly_session(snapshot_id=session.snapshot_id).store
+    return Grid(record.grid, dict(read_values_of(store, group, differing)))
+
+
 def plan_references(
     job: Job,
     session: Session,
@@ -371,7 +380,19 @@ def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
     make_room(state, stored, group, files.facts, files.combined, files.existing)
 
 
-def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
+def list_sources(
+    job: Job, sources: Sources, record: SourceRecord | None, access: SourceAccess
+) -> tuple[SortedSources, tuple[str, ...]]:
+    """List files; return them by what the record says, and recorded files that disappeared."""
+    with job.watch.stage("list", "sources"):
+        states = look_at_known(list_states(sources, access), record, access)
+        missing = find_missing(record, states, access)
+        gone = set(missing)
+        return sort_sources(record, [state for state in states if state.url not in gone]), missing
+
+
+def files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
+    """Return new files, and with `replace` those that changed."""
     if listed.changed and on_changed == "fail":
         first = listed.changed[0].url
         raise SourceError(
@@ -382,15 +403,6 @@ def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[Sour
             url=first,
         )
     return (*listed.new, *(listed.changed if on_changed == "replace" else ()))
-
-
-def holds_dataset(group: str, record: SourceRecord) -> InvalidInputError:
-    """Return the error for a group that has files already."""
-    return InvalidInputError(
-        f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')}"
-        " already: append to it, or choose another group",
-        ErrorKind.NODE_ALREADY_EXISTS,
-    )
 
 
 def _require_free(session: Session, group: str, combined: Combined) -> None:

@@ -7,7 +7,7 @@ written with it, are looked at; `checking.values` follows references.
 
 import json
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final
 
@@ -35,9 +35,19 @@ from icefloe.pipeline.writing.provenance import recorded_groups
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.openings import with_rectilinear
 
+type IsLoaded = Callable[[ArraySchema], bool]
+"""Tells whether the values of an array are known while files are placed."""
 
-def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing:
-    """Describe a group that files are to be added to."""
+
+def read_existing(
+    store: IcechunkStore, group: str, options: CombineOptions, is_loaded: IsLoaded | None = None
+) -> Existing:
+    """Describe a group that files are to be added to.
+
+    `is_loaded` chooses arrays along the dimensions that files join along; those that were written
+    by value if not given.
+    """
+    chosen = is_loaded or is_native
     arrays = dict(_arrays(store, group))
     schemas = {path: _schema(path, array, options) for path, array in arrays.items()}
     lengths = {
@@ -56,7 +66,7 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
     values = {
         path: _loaded_values(array, parents.get(path))
         for path, array in arrays.items()
-        if ANY_LENGTH in schemas[path].shape and is_native(schemas[path])
+        if ANY_LENGTH in schemas[path].shape and chosen(schemas[path])
     }
     cuts = {
         path: tuple(_cuts(array, schemas[path]))

@@ -9,8 +9,8 @@ with xarray. It has one row for each file:
     variables                     the variables taken from it, separated by spaces
     ingested                      when it first came (microseconds since 1970), alike in a commit
 
-Attributes hold the options of the ingest, so that appending needs no options. The record also
-answers which positions of the dataset are taken.
+Attributes hold the options of the ingest, so that appending needs no options; those of a copy are
+among them if values were copied. The record also answers which positions of the dataset are taken.
 """
 
 import re
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
+from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.files import RECORDS_GROUP
@@ -40,6 +41,7 @@ from icefloe.pipeline.files.facts import (
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, Preprocess, format_of_name
 from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
+from icefloe.reports import counted
 from icefloe.zarr_store import IcechunkStore
 
 _UNKNOWN: Final = -1
@@ -49,6 +51,8 @@ _OF_STATE: Final = frozenset({"url", "etag", "size", "modified"})
 _OF_PLACE: Final = frozenset({"start", "further"})
 _OPTIONS: Final = "icefloe"
 _GRID: Final = "grid"
+COPY: Final = "copy"
+"""Under which the options of a copy are among those of a record."""
 
 type OnChanged = Literal["report", "replace", "fail"]
 """Recorded files that changed are kept and reported, ingested again, or an error."""
@@ -82,6 +86,11 @@ class SourceRecord(Record):
         """Digests of coordinates that all files share, by path."""
         found = self.options.get(_GRID)
         return found if isinstance(found, Mapping) else {}
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether values were copied, so that nothing depends on the files any more."""
+        return COPY in self.options
 
 
 class SortedSources(Record):
@@ -136,6 +145,16 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
     )
     options: Any = record.attrs.asdict().get(_OPTIONS, {})
     return SourceRecord(files, options)
+
+
+def require_no_record(store: IcechunkStore, group: str) -> None:
+    """Raise `InvalidInputError` if a group holds a dataset of recorded files."""
+    if (record := read_record(store, group)) is not None:
+        raise InvalidInputError(
+            f"the group {group!r} holds a dataset of {counted(len(record.files), 'file')} already:"
+            " append to it, or choose another group",
+            ErrorKind.NODE_ALREADY_EXISTS,
+        )
 
 
 def _column(record: "zarr.Group", name: str) -> list[Any]:
@@ -298,8 +317,8 @@ def recorded_options(
     if record is None:
         raise InvalidInputError(
             f"the {_named(group)} has no record of sources, so that no files can be appended to it."
-            " Copies have none: copy all files again (overwrite=True), or write further steps with"
-            " xarray",
+            " Copies of whole hierarchies have none, nor have copies of earlier versions: copy all"
+            " files again (overwrite=True), or write further steps with xarray",
             ErrorKind.BAD_METADATA,
         )
     return options_from_json(record.options, preprocess)
@@ -379,6 +398,7 @@ def without_occupied(
     options: CombineOptions,
     existing: Existing | None,
     record: SourceRecord | None,
+    copies: CopyRules | None = None,
 ) -> Combined:
     """Refuse files that would take the place of other files that were ingested before.
 
@@ -401,7 +421,7 @@ def without_occupied(
         else fact
         for row, fact in enumerate(facts)
     ]
-    return combine(left, options, existing)
+    return combine(left, options, existing, copies)
 
 
 def _between_steps(
