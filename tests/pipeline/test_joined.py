@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray
 import zarr
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -145,6 +145,9 @@ def test_numbers_are_unpacked_as_xarray_does(
     expected = xarray.conventions.decode_cf_variable(
         "t", xarray.Variable("x", values, attributes)
     ).values
+    # xarray looks for the missing value after it rounded all values, and then does not find it.
+    is_exact = bool((values == values.astype(expected.dtype)).all())
+    assume(is_exact or not is_marked)
     ours = {
         name: value
         if isinstance(value, str)
