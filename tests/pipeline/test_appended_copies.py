@@ -202,6 +202,21 @@ def test_files_go_between_steps(tmp_path: Path, late: Any, kept: set[tuple[int, 
     assert_clean(repository)
 
 
+def test_references_become_a_copy_for_files_that_only_a_copy_takes(tmp_path: Path) -> None:
+    urls = [
+        write(tmp_path, month, encoding={"chunksizes": (len(month), CELLS)})
+        for month in (JANUARY, MARCH, FEBRUARY)
+    ]
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    repository = repository_for(tmp_path, storage=storage)
+    icefloe.ingest(repository, urls[:2], TIME, engine="local")
+    with pytest.raises(MisfitsError, match=r"All files fit a copy: .*icefloe\.rechunk"):
+        appended(repository, urls)
+    icefloe.rechunk(repository, repository, CopyOptions.of(overwrite=True), engine="local")
+    assert appended(repository, urls).known == 2
+    assert_as_files(repository, urls)
+
+
 def test_other_packing_and_types_are_unpacked(tmp_path: Path) -> None:
     packed = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9}
     urls = [write(tmp_path, days(0, 5), encoding=packed)]

@@ -71,6 +71,10 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         (r"\bby='order'", "--in-order"),
         (r"\bgaps='(\w+)'", r"--gaps \1"),
         (r"\battributes='(\w+)'", r"--attributes \1"),
+        (
+            r"icefloe\.rechunk\(repository, repository, CopyOptions\.of\(overwrite=True\)\)",
+            "`icefloe rechunk CUBE --repo CUBE --overwrite`",
+        ),
         (r"copy=CopyOptions\.of\(\)", "`icefloe ingest native`"),
         (r"copy=CopyOptions\.of\(decode=True\)", "`icefloe ingest native` with --decode"),
         (r"\bleave out group='[^']*'", "leave out --source-group"),

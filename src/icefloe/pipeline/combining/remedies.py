@@ -87,9 +87,25 @@ def misfits_error(
     asked = Way(replace(options, on_misfit="fail"), copies)
     remedy = find_remedy(_other_ways(asked, existing), facts, existing, report)
     words = "" if remedy is None else remedy.words(asked, may_copy=may_copy)
+    if remedy is None and existing is not None and copies is None:
+        words = _words_for_references(asked, facts, existing, report)
     if remedy is not None and _is_uneven(asked, remedy, facts, existing, report):
         words += ", or by reference to chunks of different lengths (rectilinear=True)"
     return MisfitsError(replace(report, remedy=words))
+
+
+def _words_for_references(
+    asked: Way, facts: Sequence[FileFacts], existing: Existing, report: Report
+) -> str:
+    """Return how a dataset of references can become a copy that takes more files."""
+    remedy = find_remedy([Way(asked.options, CopyRules())], facts, existing, report)
+    if remedy is None:
+        return ""
+    rest = f" but {counted(remedy.misfits, 'file')}" if remedy.misfits else ""
+    return (
+        f"All files{rest} fit a copy: have the dataset copied in its own place"
+        " (icefloe.rechunk(repository, repository, CopyOptions.of(overwrite=True))), then append"
+    )
 
 
 def _is_uneven(
