@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from threading import Condition, Lock
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from icefloe.effects import map_concurrently, may_spread, run_blocking, wait_for
 from icefloe.forks import renew_lock_in_children
+from icefloe.threads import Threads
 
 _FIRST_THREADS: Final = 64
 _FIRST_AFAR: Final = 128
@@ -132,9 +133,8 @@ class MemoryBudget:
     def holding(self, size_bytes: int, most: int) -> Iterator[None]:
         """Reserve some bytes as soon as there is room; more than `most` only when alone."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.held_bytes == 0 or self.held_bytes + size_bytes <= most
-            )
+            while self.held_bytes and self.held_bytes + size_bytes > most:
+                self._changed.wait()
             self.held_bytes += size_bytes
         try:
             yield
@@ -287,11 +287,10 @@ def memory_budget() -> MemoryBudget:
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="icefloe-reading")
+def _pool(threads: int) -> Threads:
+    return Threads(threads, "icefloe-reading")
 
 
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork, nor does what they held.
+    # Threads do not survive a fork, and what they held is held by nobody.
     os.register_at_fork(after_in_child=memory_budget.cache_clear)
-    os.register_at_fork(after_in_child=_pool.cache_clear)
