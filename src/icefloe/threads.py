@@ -16,7 +16,7 @@ type Work = Callable[[], object]
 
 
 class Threads:
-    """At most so many threads, which start when there is work for them.
+    """A limited number of threads, which start when there is work for them.
 
     The end of the program waits for work that is under way, and drops what nobody has begun.
 

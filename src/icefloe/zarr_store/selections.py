@@ -382,9 +382,9 @@ class _Reading:
         mean = sum(item.size_bytes for item in work) // len(work)
         return self._most_bytes // max(mean + self._temporary_bytes(0), 1)
 
-    def _temporary_bytes(self, place: int) -> int:
+    def _temporary_bytes(self, batch_row: int) -> int:
         """Return how many bytes a chunk takes while it is decoded."""
-        spec = self._batch[place][1]
+        spec = self._batch[batch_row][1]
         known = self._temporary.get(id(spec))
         if known is None:
             known = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
