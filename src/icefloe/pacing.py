@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from threading import Condition, Lock
@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from icefloe.effects import map_concurrently, may_spread, run_blocking, wait_for
 from icefloe.forks import renew_lock_in_children
-from icefloe.threads import Threads
 
 _FIRST_THREADS: Final = 64
 _FIRST_AFAR: Final = 128
@@ -287,10 +286,11 @@ def memory_budget() -> MemoryBudget:
 
 
 @cache
-def _pool(threads: int) -> Threads:
-    return Threads(threads, "icefloe-reading")
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="icefloe-reading")
 
 
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork, and what they held is held by nobody.
+    # Threads do not survive a fork, nor does what they held.
     os.register_at_fork(after_in_child=memory_budget.cache_clear)
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -30,7 +31,6 @@ from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ArrayNode
 from icefloe.records import MutableRecord, Record
 from icefloe.storage.port import Buffer
-from icefloe.threads import Threads
 from icefloe.transactions.selections import (
     ChunkRequest,
     FoundRefs,
@@ -440,7 +440,7 @@ class ReadAhead:
             with suppress(IcefloeError, OSError):
                 run_blocking(_load(session, _small_manifests(session, arrays)))
 
-        _fetchers.submit(plan)
+        threading.Thread(target=plan, name="icefloe-ahead").start()
 
     async def planned(self) -> None:
         """Wait until all that was asked for with `request_soon` is requested."""
@@ -472,7 +472,7 @@ class ReadAhead:
             except BaseException as failure:  # noqa: BLE001 - handed to who waits
                 fetched.set_exception(failure)
 
-        _fetchers.submit(fetch)
+        _fetchers.add(fetch, fetched)
         return True
 
     def _expire(self) -> None:
@@ -538,7 +538,42 @@ def every_chunk(node: ArrayNode) -> Coordinates:
     return Box((0,) * len(counts), tuple(counts)).coordinates()
 
 
-_fetchers: Final = Threads(_MOST_THREADS, "icefloe-ahead")
+class _Fetchers:
+    """Threads that fetch; they hold up the end of a program no longer than their requests."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all work, and who was at it."""
+        self._lock = threading.Lock()
+        self._waiting = deque[tuple[Callable[[], None], Future[list[Buffer]]]]()
+        self._threads = 0
+
+    def add(self, work: Callable[[], None], result: "Future[list[Buffer]]") -> None:
+        """Have something done soon."""
+        with self._lock:
+            self._waiting.append((work, result))
+            if self._threads >= _MOST_THREADS:
+                return
+            self._threads += 1
+        threading.Thread(target=self._run, name="icefloe-ahead").start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not threading.main_thread().is_alive():  # the program ends
+                    for _, result in self._waiting:
+                        result.cancel()
+                    self._waiting.clear()
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                work, _ = self._waiting.popleft()
+            work()
+
+
+_fetchers: Final = _Fetchers()
 
 
 class _Sessions:
@@ -579,4 +614,5 @@ def _ahead_bytes() -> int:
 
 
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fetchers.reset)
     os.register_at_fork(after_in_child=_sessions.reset)
