@@ -11,7 +11,6 @@ of the same reads, on which other programs of the machine have less influence.
 import argparse
 import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from zarr.codecs.numcodecs import Shuffle, Zlib
 
 import icefloe
 from bench.engine_location import Location
+from bench.measure import environment
 from tests.support.distance import far_away
 from tests.support.servers import seaweedfs
 
@@ -217,7 +217,7 @@ def _run(side: str, concurrency: int, location: Location, rows: Sequence[str]) -
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"ICECHUNK_LOG": "error"},
+        env=environment(),
     )
     if done.returncode != 0:
         raise RuntimeError(f"{side} failed:\n{done.stderr[-1500:]}")

@@ -8,7 +8,6 @@ Requests and bytes are counted by a proxy before the object store.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -24,7 +23,7 @@ from rich.table import Table
 from bench.engine_location import Location
 from bench.engine_requests import OPERATIONS, Traffic, counted
 from bench.engine_rows import Group, Row
-from bench.measure import scratch
+from bench.measure import environment, scratch
 from bench.sections import SECTIONS, group_named
 from tests.support.proxy import cutting_proxy
 from tests.support.servers import S3Endpoint, seaweedfs
@@ -57,7 +56,7 @@ class Bench:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"ICECHUNK_LOG": "error"},
+            env=environment(),
         )
         if done.returncode != 0:
             raise RuntimeError(f"{side} failed in {task}:\n{done.stderr[-1500:]}")

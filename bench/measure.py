@@ -14,6 +14,15 @@ from pathlib import Path
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
+_ENVIRONMENT = {
+    "ICECHUNK_LOG": "error",
+    "PYTHONDONTWRITEBYTECODE": "",  # modules are compiled once, as on the machines of users
+}
+
+
+def environment(**others: str) -> dict[str, str]:
+    """Return the environment of a process that is measured."""
+    return os.environ | _ENVIRONMENT | others
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ def in_fresh_process(module: str, *arguments: str) -> Sample:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"ICECHUNK_LOG": "error"},
+        env=environment(),
     )
     if done.returncode != 0:
         raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")

@@ -17,7 +17,6 @@ have less influence. The last table reads from a disk cache that another process
 import argparse
 import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from zarr.storage import LocalStore, ObjectStore
 
 import icefloe
 from bench.engine_location import Location
+from bench.measure import environment
 from tests.support.distance import far_away
 from tests.support.servers import seaweedfs
 
@@ -89,12 +89,12 @@ def _best(
     sides: tuple[str, ...],
     location: Location,
     rounds: int,
-    environment: dict[str, str] | None = None,
+    more: dict[str, str] | None = None,
 ) -> dict[str, Figures]:
     best: dict[str, Figures] = {side: {} for side in sides}
     for _ in range(rounds):
         for side in sides:
-            for row, figures in _run(side, location, environment or {}).items():
+            for row, figures in _run(side, location, more or {}).items():
                 best[side][row] = [*map(min, figures, best[side].get(row, figures))]
     return best
 
@@ -121,9 +121,9 @@ def _table(
 
 def _cache_table(delay: int, location: Location, rounds: int) -> Table:
     with tempfile.TemporaryDirectory() as folder:
-        environment = {"ICEFLOE_CACHE": folder}
-        first = _run(CACHED, location, environment)
-        best = _best((CACHED, ICECHUNK), location, rounds, environment)
+        more = {"ICEFLOE_CACHE": folder}
+        first = _run(CACHED, location, more)
+        best = _best((CACHED, ICECHUNK), location, rounds, more)
     title = f"open and read again with a disk cache, {delay} ms"
     table = Table("whole array", "first read", "second", "icechunk", "ratio", title=title)
     for row, text in ROWS.items():
@@ -183,21 +183,19 @@ def _obstore(location: Location) -> Any:
 # -- the readers ---------------------------------------------------------------------------
 
 
-def _run(side: str, location: Location, environment: dict[str, str]) -> Figures:
+def _run(side: str, location: Location, more: dict[str, str]) -> Figures:
     if side == ZARRS and not location.is_local:
-        environment = environment | {"RAYON_NUM_THREADS": str(_AT_ONCE)}
+        more = more | {"RAYON_NUM_THREADS": str(_AT_ONCE)}
     done = subprocess.run(
         [sys.executable, "-m", __name__, side, location.dumps()],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ
-        | {
-            "ICECHUNK_LOG": "error",
-            "AWS_ACCESS_KEY_ID": location.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": location.secret_access_key,
-        }
-        | environment,
+        env=environment(
+            AWS_ACCESS_KEY_ID=location.access_key_id,
+            AWS_SECRET_ACCESS_KEY=location.secret_access_key,
+            **more,
+        ),
     )
     if done.returncode != 0:
         raise RuntimeError(f"{side} failed:\n{done.stderr[-1500:]}")

@@ -132,9 +132,8 @@ class MemoryBudget:
     def holding(self, size_bytes: int, most: int) -> Iterator[None]:
         """Reserve some bytes as soon as there is room; more than `most` only when alone."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.held_bytes == 0 or self.held_bytes + size_bytes <= most
-            )
+            while self.held_bytes and self.held_bytes + size_bytes > most:
+                self._changed.wait()
             self.held_bytes += size_bytes
         try:
             yield
@@ -180,12 +179,12 @@ async def map_at_pace[A, T](
         return await map_concurrently(function, items, limit=min(most, at_once or most))
     results = dict[int, T]()
 
-    def call(place: int) -> int:
-        results[place] = run_blocking(function(items[place]), "worker")
-        return size_of(items[place])
+    def call(number: int) -> int:
+        results[number] = run_blocking(function(items[number]), "worker")
+        return size_of(items[number])
 
     await work_through(call, range(len(items)), pace=pace, most=most, at_once=at_once)
-    return [results[place] for place in range(len(items))]
+    return [results[number] for number in range(len(items))]
 
 
 def begin_work[A](

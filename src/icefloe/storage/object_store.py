@@ -123,6 +123,8 @@ class ObjectStoreBackend:
             for byte_range in byte_ranges or ((0, 0),):
                 await self._get_nothing(key, byte_range)
             return [b""] * len(byte_ranges)
+        if len(byte_ranges) == 1 and byte_ranges[0][1] - byte_ranges[0][0] <= self._part_bytes:
+            return [await self._read_window(key, byte_ranges[0])]
         windows = merge_ranges(byte_ranges, gap=_MERGE_GAP_BYTES, limit=self._part_bytes)
         states: set[Version] = set()
 

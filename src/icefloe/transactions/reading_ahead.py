@@ -54,7 +54,7 @@ _MOST_THREADS: Final = 32
 _MOST_ARRAYS: Final = 16
 _MOST_MANIFESTS: Final = 16
 _SMALL_MANIFESTS_BYTES: Final = 1 << 20
-"""Manifests of a dataset that is opened are loaded before they are needed, up to so many bytes."""
+"""Manifests of a dataset that is opened are loaded early, as long as they have fewer bytes."""
 _SMALL_ARRAY: Final = 16
 """Arrays with at most this number of chunks are read whole, one after the other."""
 
@@ -241,14 +241,14 @@ class _Holding:
         """List all chunks."""
         return [(node, *item) for node, chunks in self._chunks.items() for item in chunks.items()]
 
-    def put(self, node: NodeId, ref: ChunkRef, held: _Held) -> None:
-        """Hold a chunk; it takes the place of the same chunk from before."""
+    def put(self, node: NodeId, ref: ChunkRef, chunk: _Held) -> None:
+        """Add a chunk, in place of the same chunk from before."""
         self.drop(node, ref)
-        self._chunks.setdefault(node, {})[ref] = held
-        self.size_bytes += held.size_bytes
+        self._chunks.setdefault(node, {})[ref] = chunk
+        self.size_bytes += chunk.size_bytes
 
     def drop(self, node: NodeId, ref: ChunkRef) -> None:
-        """Hold a chunk no longer."""
+        """Remove a chunk, if it is held."""
         chunks = self._chunks.get(node)
         held = None if chunks is None else chunks.pop(ref, None)
         if held is not None:

@@ -281,6 +281,8 @@ class _Reading:
         self._results: list[GetResult | None] = [None] * len(batch)
         self._most_bytes = _setting(MOST_BYTES, _DEFAULT_BYTES)
         self._budget = memory_budget()
+        self._temporary: dict[int, int] = {}
+        """By identity of specs, as most chunks of a read share one."""
 
     async def run(self) -> tuple[GetResult, ...]:
         session = self._session
@@ -311,7 +313,7 @@ class _Reading:
         if self._is_at_hand(work):
             for item in work:
                 self._decode_at_once(item)
-            return
+            work = []
         keeping = ahead if ahead is not None and ahead.keeps(node.id) else None
 
         def read(item: Promise | ChunkRequest) -> int:
@@ -329,8 +331,10 @@ class _Reading:
 
     def _is_at_hand(self, work: Sequence[Promise | ChunkRequest]) -> bool:
         """Return whether all chunks are here, and so small that a thread would be no help."""
-        spec = self._batch[0][1]
-        return len(work) * decoded_bytes(spec) <= SMALL_BYTES and all(
+        values_bytes = len(work) * decoded_bytes(self._batch[0][1])
+        if values_bytes > SMALL_BYTES or sum(item.size_bytes for item in work) > SMALL_BYTES:
+            return False
+        return all(
             item.is_kept if isinstance(item, Promise) else isinstance(item.ref, InlineChunk)
             for item in work
         )
@@ -348,16 +352,21 @@ class _Reading:
         """Return how many chunks the memory has room for, by the mean of all."""
         if not work:
             return 1
-        spec = self._batch[0][1]
-        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
         mean = sum(item.size_bytes for item in work) // len(work)
-        return self._most_bytes // max(mean + temporary, 1)
+        return self._most_bytes // max(mean + self._temporary_bytes(0), 1)
+
+    def _temporary_bytes(self, batch_row: int) -> int:
+        """Return how many bytes a chunk takes while it is decoded."""
+        spec = self._batch[batch_row][1]
+        known = self._temporary.get(id(spec))
+        if known is None:
+            known = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
+            self._temporary[id(spec)] = known
+        return known
 
     def _take(self, promise: Promise) -> int:
         """Decode a chunk that was requested before."""
-        spec = self._batch[promise.place][1]
-        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
-        with self._budget.holding(temporary, self._most_bytes):
+        with self._budget.holding(self._temporary_bytes(promise.place), self._most_bytes):
             data = promise.wait()
             if data is None:
                 data = run_blocking(read_ref(self._session, promise.ref))
@@ -367,9 +376,8 @@ class _Reading:
     def _read(
         self, request: ChunkRequest, keeping: ReadAhead | None, node: NodeId, most_kept: int
     ) -> int:
-        spec = self._batch[request.places[0]][1]
         size_bytes = request.size_bytes
-        temporary = self._decoder.temporary_bytes(spec, decoded_bytes(spec))
+        temporary = self._temporary_bytes(request.places[0])
         with self._budget.holding(size_bytes + temporary, self._most_bytes):
             stored = run_blocking(read_request(self._session, request))
             for number, (place, data) in enumerate(zip(request.places, stored, strict=True)):

@@ -95,6 +95,19 @@ def test_a_loop_reads_ahead_more_each_time() -> None:
         assert len(gathering.chunks) == 59
 
 
+def test_a_loop_over_small_chunks_that_are_at_hand_reads_ahead_as_well() -> None:
+    with written(values=steps_of(1)) as (repository, gathering):
+        array = opened_array(repository.readonly_session("main"))
+        for step in range(2):
+            np.testing.assert_array_equal(array[step], VALUES[step])
+        ahead = read_ahead(array.store._state)
+        assert all(held.fetched.result(60) for *_, held in ahead._held.all())
+        gathering.begin()
+        np.testing.assert_array_equal(array[2], VALUES[2])
+        with gathering.changed:
+            assert gathering.changed.wait_for(lambda: gathering.arrived == 3, timeout=60)
+
+
 @pytest.mark.parametrize("order", ["backwards", "every third", "windows"])
 def test_loops_of_other_kinds_fetch_each_chunk_once(order: str) -> None:
     with written(values=steps_of(1)) as (repository, gathering):
