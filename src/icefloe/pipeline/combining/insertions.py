@@ -46,8 +46,8 @@ class Insertions(Record):
         >>> Insertions(((0, 2), (3, 4))).parts(5).tolist()
         [[0, 2, 3], [3, 9, 2]]
         """
-        befores, _ = self._columns()
-        starts = np.unique(np.append(befores, 0))
+        edges, _ = self._columns()
+        starts = np.unique(np.append(edges, 0))
         return np.stack([starts, self.moved(starts), np.diff(starts, append=length)], axis=1)
 
     def in_chunks(self, length: int) -> "Insertions | None":
