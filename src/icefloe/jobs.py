@@ -297,8 +297,9 @@ def ingest(
         source = hierarchy_of(sources, reached)
         if source is not None:
             work = _work_of_group(require_readable(source), how)
-            reason = None if needed is None else CopyReason("", _ALONE, 0, 0, work.size_bytes)
-            if needed is not None and reason is not None:
+            reason = None
+            if needed is not None:
+                reason = CopyReason("", _ALONE, 0, 0, work.size_bytes)
                 needed.allow(reason)
             with engine_for(work, engine, master) as runner:
                 copied = jobs.copy_sources(runner, repo, sources, None, how, **common)
