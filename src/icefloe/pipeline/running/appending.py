@@ -19,7 +19,7 @@ from icefloe.pipeline.combining.combine import Existing, combine
 from icefloe.pipeline.combining.copied import CopyRules
 from icefloe.pipeline.combining.insertions import Insertions
 from icefloe.pipeline.combining.remedies import misfits_error
-from icefloe.pipeline.combining.report import MisfitsError, Report
+from icefloe.pipeline.combining.report import MisfitsError
 from icefloe.pipeline.copying.copies import (
     ArrayToCopy,
     GroupToCopy,
@@ -51,7 +51,6 @@ from icefloe.pipeline.running.virtual import (
     CombinedFiles,
     files_to_ingest,
     grid_of,
-    list_sources,
 )
 from icefloe.pipeline.writing.building import cells_of, cut_into_waves
 from icefloe.pipeline.writing.dataset import (
@@ -118,21 +117,9 @@ class AppendingProducer(Record, kw_only=True):
         session, group = job.session(), job.target.group
         record = read_record(session.store, group)
         assert record is not None, "the caller read the options there"
-        listed, missing = list_sources(job, self.sources, record, self.access)
-        states = files_to_ingest(listed, self.on_changed)
-        changed_urls = {state.url for state in listed.changed}
-        branch = job.target.branch
-        report = JobReport(
-            job=job.id,
-            branch=branch,
-            group=group,
-            scan=Report(0, 0),
-            copied=CopyReport(job=job.id, branch=branch, group=group),
-            known=len(listed.known),
-            changed=tuple(sorted(changed_urls)),
-            replaced=tuple(state.url for state in states if state.url in changed_urls),
-            missing=missing,
-        )
+        states, report = files_to_ingest(job, self.sources, record, self.access, self.on_changed)
+        copied = CopyReport(job=job.id, branch=job.target.branch, group=group)
+        report = replace(report, copied=copied)
         if not states:
             return report
         files = FilesToStage(

@@ -179,19 +179,7 @@ class VirtualProducer(Record, kw_only=True):
                 " copies (icefloe.append does)",
                 ErrorKind.BAD_METADATA,
             )
-        listed, missing = list_sources(job, self.sources, record, self.access)
-        files = files_to_ingest(listed, self.on_changed)
-        changed_urls = {state.url for state in listed.changed}
-        report = JobReport(
-            job=job.id,
-            branch=job.target.branch,
-            group=group,
-            scan=Report(0, 0),
-            known=len(listed.known),
-            changed=tuple(sorted(changed_urls)),
-            replaced=tuple(state.url for state in files if state.url in changed_urls),
-            missing=missing,
-        )
+        files, report = files_to_ingest(job, self.sources, record, self.access, self.on_changed)
         if not files:
             return report
         with job.engine.share(job.context, self.access) as workers:
@@ -380,18 +368,34 @@ def _make_room(session: Session, group: str, files: CombinedFiles) -> None:
     make_room(state, stored, group, files.facts, files.combined, files.existing)
 
 
-def list_sources(
-    job: Job, sources: Sources, record: SourceRecord | None, access: SourceAccess
-) -> tuple[SortedSources, tuple[str, ...]]:
-    """List files; return them by what the record says, and recorded files that disappeared."""
+def files_to_ingest(
+    job: Job,
+    sources: Sources,
+    record: SourceRecord | None,
+    access: SourceAccess,
+    on_changed: OnChanged,
+) -> tuple[tuple[SourceState, ...], JobReport]:
+    """List files; return those to ingest, and a report on those that the record has."""
     with job.watch.stage("list", "sources"):
         states = look_at_known(list_states(sources, access), record, access)
         missing = find_missing(record, states, access)
         gone = set(missing)
-        return sort_sources(record, [state for state in states if state.url not in gone]), missing
+        listed = sort_sources(record, [state for state in states if state.url not in gone])
+    files = _new_files(listed, on_changed)
+    changed_urls = {state.url for state in listed.changed}
+    return files, JobReport(
+        job=job.id,
+        branch=job.target.branch,
+        group=job.target.group,
+        scan=Report(0, 0),
+        known=len(listed.known),
+        changed=tuple(sorted(changed_urls)),
+        replaced=tuple(state.url for state in files if state.url in changed_urls),
+        missing=missing,
+    )
 
 
-def files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
+def _new_files(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
     """Return new files, and with `replace` those that changed."""
     if listed.changed and on_changed == "fail":
         first = listed.changed[0].url
