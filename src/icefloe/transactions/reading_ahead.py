@@ -331,7 +331,7 @@ class ReadAhead:
         is_repeated = self.keeps(node)
         for ref, held in list(self._held.of(node).items()):
             if ref in claimed and is_repeated:
-                held.was_read, held.since = True, self._clock()
+                held.was_read = True
             elif ref in claimed or held.was_read:
                 self._held.drop(node, ref)
 
