@@ -297,7 +297,8 @@ def days(
 def test_what_cannot_go_between_existing_steps(
     tmp_path: Path, existing: list[tuple[str, list[int], int]], late: list[int], message: str
 ) -> None:
-    repository = repository_for(tmp_path)
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repository"))
+    repository = repository_for(tmp_path, storage=storage)
     first, *others = (days(tmp_path, *file) for file in existing)
     icefloe.ingest(repository, first, TIME, engine="local")
     for url in others:
