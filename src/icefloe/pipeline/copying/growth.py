@@ -95,10 +95,12 @@ def _behind(
 
     With insertions along several axes these are all objects.
     """
-    first, [*axes] = 0, [axis for axis, of_axis in enumerate(inserted) if of_axis.runs]
+    if not prod(grid):
+        return ()
+    first, axes = 0, [axis for axis, of_axis in enumerate(inserted) if of_axis.runs]
     if len(axes) == 1:
         position, _ = inserted[axes[0]].runs[0]
-        first = min(position, *pieces.starts[:, axes[0]].tolist()) // objects[axes[0]]
+        first = min([position, *pieces.starts[:, axes[0]].tolist()]) // objects[axes[0]]
     return (tuple((first if [axis] == axes else 0, cells) for axis, cells in enumerate(grid)),)
 
 
