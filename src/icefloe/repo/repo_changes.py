@@ -629,3 +629,13 @@ class SetStatus(Change):
         """Return the state with the status."""
         changed = replace(repo, status=self.status)
         return Changed(changed, UpdateKind.REPO_STATUS_CHANGED, status=self.status)
+
+
+class CloseIfNew(SetStatus):
+    """Set the status of a repository to which nobody has committed anything (spec 2)."""
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the status; raise `ConflictError` if there is a commit or a ref."""
+        if len(repo.snapshots) > 1 or repo.tags or repo.branches.keys() != {MAIN_BRANCH}:
+            raise ConflictError(message="somebody has committed to the repository")
+        return super().apply(repo)

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 from typer.testing import CliRunner
 
 import icefloe
 from examples.archives import Fault, write_archive
 from icefloe.cli.main import app
-from icefloe.errors import InvalidInputError
+from icefloe.effects import run_blocking
+from icefloe.errors import IcefloeError, InvalidInputError, ReadOnlyError
+from icefloe.format.update_table import Status
 from icefloe.jobs import MOST_FILES, Work, engine_for
 from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.running.orphans import discard_if_empty
+from icefloe.repo.repo_changes import CloseIfNew
 from tests.pipeline.repositories import repository_for
 from tests.spark.archives import assert_complete
 
@@ -114,6 +119,32 @@ def test_a_job_that_fails_leaves_an_old_repository_alone(tmp_path: Path) -> None
     )
     assert storage.list_objects() == before
     assert repository.lookup_branch("main")
+
+
+def test_a_new_repository_to_which_others_committed_stays(tmp_path: Path) -> None:
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "cube"))
+    repository = icefloe.Repository.create(storage)
+    other = icefloe.Repository.open(storage).writable_session("main")
+    zarr.create_array(other.store, name="a", shape=2, dtype="i4")
+    version = other.commit("of somebody else")
+    assert not discard_if_empty(repository)
+    assert icefloe.Repository.open(storage).lookup_branch("main") == version
+    icefloe.Repository.open(storage).create_tag("t", version)
+
+
+def test_nobody_commits_to_a_repository_that_is_deleted(tmp_path: Path) -> None:
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "cube"))
+    repository = icefloe.Repository.create(storage)
+    others = [icefloe.Repository.open(storage).writable_session("main") for _ in range(2)]
+    for number, session in enumerate(others):
+        zarr.create_array(session.store, name=f"a{number}", shape=2, dtype="i4")
+    run_blocking(repository._context.ledger.update(CloseIfNew(Status(2, 5, "it is deleted"))))
+    with pytest.raises(ReadOnlyError, match="it is deleted"):
+        others[0].commit("while it is deleted")
+    assert discard_if_empty(repository)
+    with pytest.raises(IcefloeError):
+        others[1].commit("after it was deleted")
+    assert not storage.list_objects(prefix="repo")
 
 
 def test_a_master_is_for_spark(tmp_path: Path) -> None:

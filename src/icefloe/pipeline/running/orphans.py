@@ -12,13 +12,19 @@ import secrets
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from icefloe.api.repository import Repository
+from icefloe.api.status import RepoAvailability, RepoStatus
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
-from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    StorageError,
+)
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import (
     CHUNKS_PREFIX,
@@ -27,10 +33,10 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     manifest_key,
 )
-from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.pipeline.copying.origins import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import CloseIfNew
 from icefloe.reports import counted
 from icefloe.storage.keys import is_temporary
 from icefloe.storage.specs import LocalSpec
@@ -103,13 +109,16 @@ def discard_attempt(repository: Repository, job: str) -> int:
 def discard_if_empty(repository: Repository) -> bool:
     """Delete a repository without any commit; return whether it was deleted.
 
-    For the caller that created it a moment ago, and failed to put anything into it. Others who
-    open it meanwhile find it gone.
+    For the caller that created it a moment ago, and failed to put anything into it. It is taken
+    offline by the same conditional write that finds it empty, so that nobody can commit to it
+    between that and its end. Others who open it meanwhile find it gone.
     """
     context = repository._context  # noqa: SLF001 - the same package
-    versions = islice(repository.ancestry(branch=MAIN_BRANCH), 2)
-    is_empty = len(list(versions)) == 1 and not repository.list_tags()
-    if not is_empty or repository.list_branches() != {MAIN_BRANCH}:
+    reason = "the job that created it failed, and deletes it"
+    offline = RepoStatus(RepoAvailability.offline, limited_availability_reason=reason)
+    try:
+        run_blocking(context.ledger.update(CloseIfNew(offline.stored())))
+    except ConflictError:
         return False
     keys = _keys(context, "")
     first = [key for key in keys if key == REPO_KEY or key.startswith(REFS_PREFIX)]
