@@ -34,10 +34,12 @@ from icefloe.cli.versions import version_options
 from icefloe.cli.wording import in_shell_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from icefloe.api.repository import Repository
     from icefloe.pipeline.copying.layouts import CopyOptions
+    from icefloe.pipeline.coverage import DatasetCoverage
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
 COPIES: Final = "How values are copied"
@@ -299,9 +301,9 @@ def show_copied(
         report = replace(report, reason=reason)
     is_there = report.snapshot is not None
     opening = opening_lines(repository, name, report.group, report.branch) if is_there else ()
-    session = repository.readonly_session(report.branch)
-    has_record = is_there and report.scan is not None
-    coverage = read_coverage(session, report.group) if has_record else ()
+    coverage: Sequence[DatasetCoverage] = ()
+    if is_there and report.scan is not None:  # a hierarchy that is copied as it is has no record
+        coverage = read_coverage(repository.readonly_session(report.branch), report.group)
     write_plot(plot, coverage)
     if as_json:
         scan = None if report.scan is None else for_shell(report.scan).to_dict()
